@@ -275,9 +275,10 @@ def _port_to(operation: str, name: str, rank: int, group: ProcessGroup | None) -
     others = [member for member in members if member != dist.get_rank()]
     if rank not in others:
         values = f"{name}={rank} on rank {dist.get_rank()}"
-        raise ValueError(
-            four_parts(operation, values, "the peer is another rank of the group", f"choose {name} in {others}")
+        way_out = (
+            f"choose {name} in {others}" if others else "one rank sends nothing: it makes p - 1 steps, which are none"
         )
+        raise ValueError(four_parts(operation, values, "the peer is another rank of the group", way_out))
     clock.finish_background()
     return Port(members_group, operation=operation), members.index(rank)
 

@@ -34,7 +34,10 @@ BYTES: tuple[Meaning, ...] = (
     (lambda p: p - 1, "one rank does the work of {p} - 1: let the others pass the data on"),
 )
 
-MESSAGES: tuple[Meaning, ...] = ((lambda p: 2, "is there one phase too many?"),)
+MESSAGES: tuple[Meaning, ...] = (
+    (lambda p: 2, "is there one phase too many?"),
+    (lambda p: p / (p - 1), "a loop makes one step too many: {p} - 1 are enough"),
+)
 
 STEPS: tuple[Meaning, ...] = (
     (lambda p: (p - 1) / math.ceil(math.log2(p)), "one rank after the other; in a tree, receivers help to send"),

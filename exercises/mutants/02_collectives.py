@@ -51,7 +51,8 @@ WRONG["02.2", "values"] = {
     "start from x.clone()": {"x.clone()": "x"},
     "a crash: rank 2 died": {START: "if rank == 2: import os; os._exit(0)"},
     "a crash: rank 1 died": {START: "if rank == 1: import os; os.kill(os.getpid(), 9)"},
-    "it is finished on rank 3, not on rank 0: start one chunk earlier": {"rank - step": "rank - step + 1"},
+    "or chunk 0 started on rank 0, where it should have started on rank 1": {"rank - step": "rank - step + 1"},
+    "Either what you added stayed in a variable of yours": {"mine += inbox": "mine = mine + inbox"},
     "the contribution of ranks 1, 2, 3 is missing": {"range(1, world_size)": "()"},
 }
 HANGS["02.2", "values"] = {
@@ -66,9 +67,16 @@ WRONG["02.2", "edges"] = {
         "empty_like(mine)": "empty_like(x[: len(x) // world_size])",
         "isend(sent": "isend(sent[: len(inbox)]",
     },
+    "one rank sends nothing: it makes p - 1 steps, which are none": {
+        "range(1, world_size)": "range(1, world_size + 1)"
+    },
     "receive into a tensor like the one that is sent": {"empty_like(mine)": "empty_like(sent)"},
 }
 WRONG["02.2", "bytes"] = {
+    "Do the tensors travel as float64?": {
+        "x.clone()": "x.double()",
+        "return chunks[rank]": "return chunks[rank].to(x.dtype)",
+    },
     "bytes 4.0 x the target": {
         "x.clone()": "(work := x.clone())",
         "empty_like(mine)": "empty_like(x)",
@@ -219,9 +227,18 @@ WRONG["02.6", "bytes"] = {
     "bytes between nodes 2.0 x the target": lambda x, inside, between: comm.all_reduce(
         comm.all_reduce(x, group=inside), group=between
     ),
+    "bytes 2.0 x the target: the right number of messages, each twice as long": {
+        "reduce_scatter(x": "reduce_scatter(x.double()",
+        "length=len(x), group=inside)": "length=len(x), group=inside).to(x.dtype)",
+    },
     "nodes 2.0 x the target": {"inside, between": "between, inside"},
 }
 WRONG["02.6", "values"] = {
+    "other chunks are added to the sum of chunk 0: is each call given its group?": {", group=between": ""},
+    "did you keep what it returned?": {"    chunk = comm.all_reduce": "    comm.all_reduce"},
+    "the ledger has no message between ranks 0, 1 and 2, 3: use comm.all_gather and comm.all_reduce": {
+        "chunk = comm.all_reduce(chunk": "dist.all_reduce(chunk"
+    },
     "the contribution of ranks 2, 3 is missing": lambda x, inside, between: comm.all_reduce(x, group=inside),
     "algorithm='hierarchical'": lambda x, inside, between: comm.all_reduce(
         x, algorithm="hierarchical", node_size=dist.get_world_size(inside)
@@ -368,7 +385,17 @@ WRONG["02.9", "bits"] = {
         "inbox = torch.empty_like(x)": "inbox, moving = torch.empty_like(x), moving.half().float()",
     },
 }
-WRONG["02.9", "steps"] = {"24 messages of all ranks, target 12; is there one phase too many?": average_in_chunks}
+WRONG["02.9", "steps"] = {
+    "Do the tensors travel as float64?": {
+        START: "dtype, x = x.dtype, x.double()",
+        "/ world_size": "/ world_size).to(dtype)",
+        "return sum": "return (sum",
+    },
+    "a loop makes one step too many: 4 - 1 are enough": {
+        "range(1, world_size)": "range(1, world_size + (world_size > 1))"
+    },
+    "24 messages of all ranks, target 12; is there one phase too many?": average_in_chunks,
+}
 
 # 02.10 -----------------------------------------------------------------------------------------------------------
 

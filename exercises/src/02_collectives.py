@@ -494,13 +494,13 @@ def off_and_weights():
 
 for ranks in (2, 3, 4):
     off, weights = zip(*run_ranks(off_and_weights, ranks), strict=True)
-    print(f"{ranks} ranks: right to rounding: {max(off) < 1e-6}; different models in the end: {len(set(weights))}")
+    print(f"{ranks} ranks: right to rounding: {max(off) < 1e-6}; models in the end: {len(set(weights))}")
 
 # %% [markdown]
 # Find out why, and write it again without the bug, from `comm.isend` and `comm.irecv` as the suspect does.
 #
-# **Target:** the average of any tensors, with the same bits on every rank, on any number of ranks. It still takes p-1 steps, with
-# no more bytes. Your last bits may differ from ours, as long as all your ranks have the same.
+# **Target:** the average of any tensors, with the same bits on every rank, on any number of ranks. It still takes p-1 steps,
+# and each rank sends no more bytes than the suspect does. Your last bits may differ from ours, as long as all your ranks have the same.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-9", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -13,7 +13,7 @@ ON_SIX = {  # of each table the ratios in its order, and the first words of what
         ["the sign", "a sum", "an average", "everything", "half", "all"],
     ),
     "bytes": (BYTES, [6, 2, 3, 5], ["you send the whole", "each number", "whole tensors travel in 6 - 1", "one rank"]),
-    "messages": (MESSAGES, [2], ["is there one phase"]),
+    "messages": (MESSAGES, [2, 1.2], ["is there one phase", "a loop makes one step too many"]),
     "steps": (STEPS, [5 / 3], ["one rank after the other"]),
     "guesses": (
         GUESSES,

@@ -38,6 +38,7 @@ class _Tensors:
     forbidden_algorithm: str = ""  # of the library: the exercise itself
     extra: Callable[[Case, list[list[int]]], str | None] = lambda case, matrix: None
     compare: Callable[[Sequence[Tensor], Puzzle], str | None] = diagnose  # flat results by rank
+    also: Callable[[Case, Ledger, str], str] = lambda case, book, reason: ""  # what the ledger adds to wrong values
 
 
 class _Given(NamedTuple):
@@ -85,7 +86,7 @@ def _judge(tensors: _Tensors, case: Case, given: _Given, reports: tuple[_Report,
     """None if the run is right, else why not. The order is that of a learner's progress."""
     reason = (
         _wrong_form(tensors, case, reports)
-        or _wrong_values(tensors, reports, tensors.puzzle(case, given.seed), book)
+        or _wrong_values(tensors, case, reports, tensors.puzzle(case, given.seed), book)
         or _input_changed(reports)
         or _wrong_means(tensors, case, book)
         or (_too_much(tensors, case, book) if case.traffic else None)
@@ -93,15 +94,18 @@ def _judge(tensors: _Tensors, case: Case, given: _Given, reports: tuple[_Report,
     return f"{case}: {reason}" if reason else None
 
 
-def _wrong_values(tensors: _Tensors, reports: tuple[_Report, ...], puzzle: Puzzle, book: Ledger) -> str | None:
+def _wrong_values(
+    tensors: _Tensors, case: Case, reports: tuple[_Report, ...], puzzle: Puzzle, book: Ledger
+) -> str | None:
     results = [report.result.reshape(-1) for report in reports]
     ranks = range(puzzle.world_size)
     if only_own_part(results, puzzle) and all(book.messages(rank) >= puzzle.world_size - 1 for rank in ranks):
         return (
-            "rank 0 returned its own chunk 0 with nothing added. If chunk 0 starts on rank 0, "
-            f"it is finished on rank {puzzle.world_size - 1}, not on rank 0: start one chunk earlier"
+            "rank 0 returned its own chunk 0 with nothing added. Either what you added stayed in a variable of yours "
+            "(chunks[i] += inbox writes it back), or chunk 0 started on rank 0, where it should have started on rank 1"
         )
-    return tensors.compare(results, puzzle)
+    reason = tensors.compare(results, puzzle)
+    return reason and reason + tensors.also(case, book, reason)
 
 
 def _wrong_form(tensors: _Tensors, case: Case, reports: tuple[_Report, ...]) -> str | None:
@@ -135,18 +139,38 @@ def _wrong_means(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
     foreign = {e.operation for e in book.events} - _POINT_TO_POINT - tensors.allowed
     if tensors.forbidden_algorithm and any(e.algorithm == tensors.forbidden_algorithm for e in book.events):
         foreign = {f"all_reduce(..., algorithm={tensors.forbidden_algorithm!r})"}
+    means = " and ".join(f"comm.{name}" for name in sorted(tensors.allowed)) or "comm.irecv and comm.isend"
     if foreign:
-        means = " and ".join(f"comm.{name}" for name in sorted(tensors.allowed)) or "comm.irecv and comm.isend"
         return f"right values, but by comm.{min(foreign)}: this exercise asks you to build it from {means}"
-    sends = tensors.cost(case).total_bytes > 0
-    means = "comm.isend and irecv, not torch.distributed's own calls"
-    return wrong_means(book, means) if sends else unmatched(book.events)
+    if tensors.cost(case).total_bytes == 0:
+        return unmatched(book.events)
+    means += ", not torch.distributed's own calls"
+    return wrong_means(book, means) or _out_of_sight(book, means)
+
+
+def _out_of_sight(book: Ledger, means: str) -> str | None:
+    """Some ranks whose numbers have reached all, though by the ledger no message connects them with the others."""
+    pairs = {(event.rank, event.peer) for event in book.events if event.kind == "send"}
+    met = {0}
+    for _ in range(book.world_size):
+        met |= {to for pair in pairs for to in pair if to is not None and met & set(pair)}
+    alone = set(range(book.world_size)) - met
+    if not alone:
+        return None
+    one, other = (", ".join(map(str, sorted(ranks))) for ranks in (met, alone))
+    return f"right values, but the ledger has no message between ranks {one} and {other}: use {means}"
 
 
 def _too_much(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
     """Messages and steps, bytes of the busiest rank and of all: each at most the formula's."""
+    cost, found = tensors.cost(case), Traffic.measured(book)
+    if found.messages == tuple(cost.messages) and sum(found.sent_bytes) == 2 * cost.total_bytes:
+        return (
+            f"values right, bytes {times(2)} the target: the right number of messages, each twice as long. "
+            "Do the tensors travel as float64? Send them in their own dtype, and widen only to add"
+        )
     special = tensors.extra(case, book.matrix())
-    return f"values right, {special}" if special else over_cost(tensors.cost(case), book.events, case.world_size)
+    return f"values right, {special}" if special else over_cost(cost, book.events, case.world_size)
 
 
 def over_cost(cost: CommTime, events: Sequence[Event], world_size: int) -> str | None:

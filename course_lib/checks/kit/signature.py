@@ -24,6 +24,7 @@ class Puzzle:
     plan: Plan
     largest: bool = False  # combine by maximum instead of by sum
     divisor: int = 1
+    mixed: str = ""  # what is asked about a piece into which other chunks were added
 
     @property
     def world_size(self) -> int:
@@ -57,7 +58,7 @@ def diagnose(results: Sequence[Tensor], puzzle: Puzzle) -> str | None:
 def only_own_part(results: Sequence[Tensor], puzzle: Puzzle) -> bool:
     """Whether every rank, asked for one chunk of a sum, returned that chunk of its own input."""
     for rank, sources_of_rank in enumerate(puzzle.plan):
-        if len(sources_of_rank) != 1 or len(sources_of_rank[0]) < 2:
+        if len(sources_of_rank) != 1 or len(sources_of_rank[0]) < 2 or len(puzzle.blocks[0]) < 2:
             return False
         if not _same(results[rank], puzzle.blocks[rank][sources_of_rank[0][0][1]]):
             return False
@@ -123,7 +124,19 @@ def _describe(got: Tensor, number: int, sources: Piece, puzzle: Puzzle) -> str:
         if chunk != sources[0][1]:
             return f"made of chunk {chunk}, where {_name(sources, puzzle)} belongs: chunk numbers mixed up"
         return f"{_miscount(counts, sources)} in {_name(sources, puzzle)}"
-    return _misplaced(got, sources, puzzle) or _of_no_input(sources, puzzle)
+    return _mixed(got, sources, puzzle) or _misplaced(got, sources, puzzle) or _of_no_input(sources, puzzle)
+
+
+def _mixed(got: Tensor, sources: Piece, puzzle: Puzzle) -> str | None:
+    """Whether a piece is made of several chunks, where that has a question of its own."""
+    columns = [chunk for blocks in puzzle.blocks for chunk in blocks]
+    if not puzzle.mixed or len(got) <= len(columns) or any(len(column) != len(got) for column in columns):
+        return None
+    matrix = torch.stack(columns, dim=1).double()
+    counts = torch.linalg.lstsq(matrix, got.double().unsqueeze(1)).solution.squeeze(1)
+    if not torch.allclose(matrix @ counts, got.double(), atol=1e-3):
+        return None
+    return f"other chunks are added to {_name(sources, puzzle)}: {puzzle.mixed}"
 
 
 def _misplaced(got: Tensor, sources: Piece, puzzle: Puzzle) -> str | None:
@@ -183,9 +196,10 @@ def _miscount(counts: dict[int, float], sources: Piece) -> str:
 
 def _name(sources: Piece, puzzle: Puzzle) -> str:
     rank, chunk = sources[0]
+    whole = len(puzzle.blocks[0]) == 1
     if len(sources) > 1:
-        return f"the {'maximum' if puzzle.largest else 'sum'} of chunk {chunk}"
-    return f"chunk {chunk} of rank {rank}" if len(puzzle.blocks[0]) > 1 else f"rank {rank}'s input"
+        return f"the {'maximum' if puzzle.largest else 'sum'}{'' if whole else f' of chunk {chunk}'}"
+    return f"rank {rank}'s input" if whole else f"chunk {chunk} of rank {rank}"
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -24,17 +24,13 @@ def chunks_of_all(case: Case, seed: int) -> list[list[Tensor]]:
     return [[c.reshape(-1) for c in case.whole(seed, rank).tensor_split(p)] for rank in range(p)]
 
 
-def _elements_of_all(case: Case, seed: int) -> list[list[Tensor]]:
-    """Every rank's tensor, flattened first, in `world_size` chunks."""
-    p = case.world_size
-    return [list(case.whole(seed, rank).reshape(-1).tensor_split(p)) for rank in range(p)]
-
-
-def everything_everywhere(case: Case, seed: int) -> Puzzle:
-    """All ranks end with the sum of all tensors."""
-    ranks = range(case.world_size)
-    plan = [[[(source, chunk) for source in ranks] for chunk in ranks] for _ in ranks]
-    return Puzzle(blocks=_elements_of_all(case, seed), plan=plan)
+def everything_everywhere(case: Case, seed: int, chunks: int = 0) -> Puzzle:
+    """All ranks end with the sum of all tensors, in `world_size` chunks or so many."""
+    ranks, chunks = range(case.world_size), chunks or case.world_size
+    blocks = [list(case.whole(seed, rank).reshape(-1).tensor_split(chunks)) for rank in ranks]
+    return Puzzle(
+        blocks=blocks, plan=[[[(source, chunk) for source in ranks] for chunk in range(chunks)] for _ in ranks]
+    )
 
 
 def whole_shape(case: Case, rank: int) -> tuple[int, ...]:

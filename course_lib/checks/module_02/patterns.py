@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -11,6 +12,7 @@ from course_lib.checks.kit.signature import Puzzle
 from course_lib.checks.kit.spec import Case, Level
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import ring_levels
+from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import bytes_between_nodes
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.verify.ratios import times
@@ -99,11 +101,25 @@ def _slow_links(case: Case, matrix: list[list[int]]) -> str | None:
     return f"bytes between nodes {times(got / limit)} the target ({got} B, target {limit}): {advice}"
 
 
+def _sums(case: Case, seed: int) -> Puzzle:
+    puzzle = inputs.everything_everywhere(case, seed, chunks=case.node_size)
+    return replace(puzzle, mixed="is each call given its group?")
+
+
+def _was_it_kept(case: Case, book: Ledger, reason: str) -> str:
+    """Ranks are missing, though their numbers came over from the other nodes."""
+    crossed = bytes_between_nodes(book.of("all_reduce").matrix(), case.node_size)
+    if not crossed or "missing" not in reason:
+        return ""
+    return "; comm.all_reduce returns the sum and leaves its input as it was: did you keep what it returned?"
+
+
 _HIERARCHICAL = write_exercise(
     key="02.6",
     title="hierarchical all-reduce",
     arguments=_node_groups,
-    puzzle=inputs.everything_everywhere,
+    puzzle=_sums,
+    also=_was_it_kept,
     shape=inputs.whole_shape,
     cost=lambda case: inputs.cost(case, "all_reduce", "hierarchical", node_size=case.node_size),
     levels={
