@@ -21,6 +21,7 @@ SOLUTION = re.compile(
 )
 HIDDEN = re.compile(r"^### BEGIN HIDDEN TESTS\n.*?^### END HIDDEN TESTS\n?", re.DOTALL | re.MULTILINE)
 MARKS = re.compile(r"^[ ]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\n", re.MULTILINE)
+COMPUTED = re.compile(r" ?<!-- =.*?-->", re.DOTALL)  # how a number was computed: for the check of the master alone
 SEED = re.compile(r"^GRADE_SEED = (?P<seed>\d+)", re.MULTILINE)
 
 
@@ -34,7 +35,7 @@ def read_master(source: Path, seed: int = 0) -> Any:
         mark = cell.metadata.get("nbgrader", {})
         cell.metadata = nbformat.from_dict({"nbgrader": mark} if mark else {})
         cell.id = mark.get("grade_id", f"cell-{number:02}")
-        cell.source = SEED.sub(f"GRADE_SEED = {seed}", cell.source)
+        cell.source = COMPUTED.sub("", SEED.sub(f"GRADE_SEED = {seed}", cell.source))
         if mark.get("grade"):
             # Run All goes on after an unsolved exercise; the learner's own check is the cell above.
             cell.metadata.update({"jupyter": {"source_hidden": True}, "tags": ["raises-exception"]})

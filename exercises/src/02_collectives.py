@@ -318,7 +318,8 @@ print(f"InfiniBand, between nodes: {INFINIBAND.bandwidth_bytes_per_s / 1e9:g} GB
 # all-gather has to be told the length of the whole, `comm.all_gather(shard, length=len(x), group=inside)`.
 #
 # **Target:** between the nodes each rank adds up *one chunk*, here a half of the tensor, and nothing crosses but the all-reduce of
-# this chunk. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.
+# this chunk. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`. All three return their result and leave your tensor
+# as it was.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-6", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -34,6 +34,7 @@ def test_a_learner_s_copy_holds_no_answer(master):
     assert "SOLUTION" not in text
     assert "HIDDEN" not in text
     assert "GRADE_SEED + 1" not in text
+    assert "<!-- =" not in text  # how a number of the text was computed
     for cell in learner_copy(master).cells:
         if cell.metadata.get("nbgrader", {}).get("solution"):
             assert "NotImplementedError" in cell.source or " = None" in cell.source
