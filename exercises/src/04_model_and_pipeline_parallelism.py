@@ -2,7 +2,7 @@
 # # Exercises 04: model and pipeline parallelism
 #
 # [Lesson 04](../../notebooks/04_model_and_pipeline_parallelism.ipynb) cut a model between its layers, and then kept its ranks busy. Here you
-# make the cut and write the lists yourself. If you have only one hour, do 04.1, 04.4, 04.5 and 04.9: a cut, two schedules, and a bug.
+# make the cut and write the lists yourself. If you have little more than an hour, do 04.1, 04.4, 04.5 and 04.9: a cut, two schedules, and a bug.
 
 # %% [markdown]
 # ## How to work
@@ -351,7 +351,7 @@ check("04.7", cuts, seed=GRADE_SEED)
 #
 # *Write · hard · 25 minutes.* **You learn** what zero-bubble schedules are made of.
 #
-# The backward of a linear layer y = x weightᵀ + bias computes two things. Another rank waits for the one, and nobody for the other:
+# The backward of a linear layer y = x weightᵀ + bias computes two things. Another rank waits for the first, and nobody waits for the second:
 #
 # ```text
 # backward_input     the gradient of x                 the stage before cannot go on without it       "B"
@@ -364,8 +364,8 @@ check("04.7", cuts, seed=GRADE_SEED)
 # Write a class. Every micro-batch gets an object of its own, whose `forward`, `backward_input` and `backward_weight` are called once
 # each, in this order. In between, the methods of other micro-batches are called. Use torch's products of matrices, not autograd.
 #
-# **Target:** the gradients of autograd. Each part of backward makes one product, of 2 · rows · in · out operations, where rows are all
-# vectors in x. Besides the weight and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none of them
+# **Target:** the gradients of autograd. Each part of backward makes one product, of 2 · rows · in · out operations, where an x of
+# shape (B, S, in) has B · S rows. Besides the weight and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none of them
 # after the second part. Do not write into what a method is given.
 
 
@@ -480,7 +480,7 @@ compare(pipeline_step)
 #
 # **Target:** the gradients of one device, which are those of the mean over *all* rows, with the same messages as before. The loss is a
 # number. It stays a pipeline: rank 0 sends a micro-batch while gradients of earlier ones are still to come. GPipe's order does
-# that with `comm.send`. For 1F1B's you need `comm.isend`, see 04.10, or the two ranks wait for each other.
+# that with `comm.send`. 1F1B's order needs `comm.isend`, which 04.10 explains: with `comm.send` the two ranks would wait for each other.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -588,8 +588,8 @@ compare_tied(tied_step)
 # learnt.
 #
 # Write the function again without the bug. It is called once in a training step, after `zero_grad`. Then
-# `compare_tied(repaired_tied_step)` shows whether the copies stay one matrix. That line cannot tell a sum of the gradients
-# from their average, but the check can.
+# `compare_tied(repaired_tied_step)` shows whether the copies stay one matrix. AdamW hides whether you
+# take the gradients' sum or their average, but the check does not.
 #
 # `comm.irecv(into, source)` and `comm.isend(tensor, other)` start a message and return a handle. Its `.wait()` ends the message, and only
 # then does `into` hold what was sent. Send through `comm`, so that the ledger counts.

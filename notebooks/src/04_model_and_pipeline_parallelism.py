@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 · Pipelines: four GPUs, one model
 #
-# In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, but an H100's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 --> are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, but an H100's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 -->, as its data sheet counts, are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
 # A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32 layers, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so each of them keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
 
@@ -86,7 +86,7 @@ viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptro
 # %% [markdown]
 # ## Cut it by hand
 #
-# Forward is easy: rank 0 sends the four hidden numbers of each row, and rank 1 does the rest. The $f$ in the picture does nothing here.
+# Forward is easy: rank 0 sends the four hidden numbers of each row, and rank 1 does the rest. The $f$ in the picture returns its input unchanged here, so the code leaves it out.
 #
 # Backward is harder, because autograd does not follow a message. What does rank 0 need to go on? It must know how the loss changes with the numbers that it **sent**. They were rank 1's input, so rank 1 computes their gradient too and sends it back. Then rank 0 calls `hidden.backward(g)`, which says: go on from here, with gradient `g`.
 #
@@ -130,7 +130,7 @@ print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whol
 #
 # Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 begins with the first while rank 0 computes the second. Their gradients add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
 #
-# **Predict.** To keep boxes of 1 ms<!-- =1 --> and 2 ms<!-- =2 -->, we take a batch eight times as large and cut it into eight. For which fraction of the step does a rank wait? Draw rank 3's row.
+# **Predict.** To keep boxes of 1 ms<!-- =1 --> and 2 ms<!-- =2 -->, we cut a batch eight times as large into eight; with thinner boxes the fraction would be the same. For which fraction of the step does a rank wait? Draw rank 3's row.
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
@@ -169,7 +169,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# Look at the blue: one text takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
+# Look at the blue: by the course's formula for eight layers one text takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
 #
 # ## Second attempt: backward as soon as you can
 #
@@ -200,7 +200,7 @@ viz.plot_schedules(
 #
 # So why does everybody use 1F1B? Because of what a rank has to **remember**.
 #
-# **Predict.** Under GPipe rank 0 remembers all 32 micro-batches. How many under 1F1B? Go along its row: add one at each forward, and take one away at each backward.
+# **Predict.** Under GPipe rank 0 remembers all 32 micro-batches. How many under 1F1B? Go along its row in the picture of eight: add one at each forward, and take one away at each backward.
 
 # %%
 predict(
@@ -212,9 +212,9 @@ predict(
 viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
 
 # %% [markdown]
-# Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! Sent earlier, number 4 would only queue there.
+# Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
-# Each further rank has 3 ms<!-- =1 + 2 --> less of this way, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight, however large $m$ is. So our GPU 0 needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+# For each further rank the trip there and back is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight, however large $m$ is. So our GPU 0 needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -266,11 +266,11 @@ display(
 )
 
 # %% [markdown]
-# In the lower schedule rank 3 waits for three forwards. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6. Three forwards and three steps back, less three boxes, leave 3 ms<!-- =3 + 3 - 3 -->. With $p$ ranks write $p-1$ for three, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
+# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6; it does 7 while rank 0 does its own. Three forwards and three steps back, less three boxes, leave 3 ms<!-- =3 + 3 - 3 -->. With $p$ ranks write $p-1$ for three, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: it **stashes** inputs and gradients of up to four micro-batches. Yet in flight and stashed, no rank exceeds four.
+# This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: it **stashes** inputs and gradients. Yet in flight and stashed together, no rank ever holds more than four micro-batches.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
@@ -343,9 +343,9 @@ print("bytes that rank 1 sent:", sent)
 # %% [markdown]
 # ## Prove it
 #
-# A training needs more than the gradients of one step, so climb the ladder of lesson 03. The library's loop trains a small decoder of Llama's shape.
+# A training needs more than the gradients of one step, so climb the ladder of lesson 03. The library's loop trains a small decoder of Llama's shape, whose six layers do not divide by four.
 #
-# Two things make it hard. Micro-batches have unequal numbers of targets, so each sum of losses is divided by the number of all targets. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So it lies on two ranks, and each sees only one of its uses. The library takes care of that, and in exercise 04.10 you do.
+# Two more things make it hard. Micro-batches have unequal numbers of targets, so each sum of losses is divided by the number of all targets. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So it lies on two ranks, and each sees only one of its uses. The library takes care of that, and in exercise 04.10 you do.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -491,7 +491,7 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound, as the ladder finds in float64. In the second picture even B differs a little from one device: it adds in another order, here in float32, and training makes rounding grow. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
+# The ladder computes in float64, and finds that only B is sound. In the second picture even B differs a little from one device: it adds in another order, here in float32, and training makes rounding grow. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
 
 # %% [markdown]
 # In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own norm, which is smaller than the whole model's, so clipping multiplies by a wrong factor. AdamW's first update divides any factor away, so A jumps one update later.
@@ -501,7 +501,7 @@ for run, make in makers.items():
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# So far messages were free, but at each cut of our Llama a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->. For each text a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =100 * 0.4 --> of an H100's peak. So over a fast link a pipeline can run **between nodes**. *Going deeper* shows what a slow one costs.
+# In the formulas so far messages were free, but at each cut of our Llama a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->. For each text a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =100 * 0.4 --> of an H100's peak. So over a fast link a pipeline can run **between nodes**. *Going deeper* shows what a slow one costs.
 #
 # But GPU 3 also has the head, so the others wait.
 #
@@ -538,7 +538,7 @@ print(f"GPUs with {mine} layers wait {waited}: {sum(shares) / p:.1%} on average"
 score()
 
 # %% [markdown]
-# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. `[8, 9, 9, 6]` spares GPU 0, the fullest: its 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.
+# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. <details><summary>One answer</summary>If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. `[8, 9, 9, 6]` spares GPU 0, the fullest: its 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.</details>
 #
 # | if | then |
 # | --- | --- |
@@ -637,16 +637,16 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
     print(f"{name:11}", *(f"{share:10.1%}" for share in shares), f"{holds / GiB:9.1f} GiB")
 
 # %% [markdown]
-# Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, but over Ethernet for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
+# See 1F1B: over InfiniBand a rank waits hardly longer, but over Ethernet for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
 #
-# In 32 texts there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last trip takes ten: text 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then rank 1 sends text 31 on, which crosses two cuts, and its gradient three, to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
+# In 32 texts there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last trip takes ten: text 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send text 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
 
 # %% [markdown]
-# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more memory than 1F1B. The way there and back has no $W$ on it now, so a rank can compute its $W$ while messages travel. And a text's stash, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> of activations that it replaces.
+# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more memory than 1F1B. The way there and back is free of $W$, which a rank can compute while messages travel. And a text's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> of activations that it replaces.
 #
 # ## Llama 3.1 405B
 #
-# Meta trained it with 16 pipeline ranks, and each pipeline got 16 sequences of 8192 tokens in a step. Say that each is a micro-batch. **Before you run it**: which part of the step is idle under 1F1B?
+# Meta trained it with 16 pipeline ranks, and each pipeline got 16 sequences of 8192 tokens in a step, our micro-batches. **Before you run it**: which part of the step is idle under 1F1B?
 
 
 # %%
@@ -664,7 +664,7 @@ for v in (1, 2, 4, 8):
     print(f"{v:16}   {idle:4.0%}   {messages:12}   {first:.1f}, {last:.1f}")
 
 # %% [markdown]
-# If messages take no time, nearly half of the step is idle with one stage a rank, and a tenth with eight. Eight stages on 16 ranks are 128: one for each of 126 layers, embedding and head. It costs messages, two for each micro-batch and stage of a rank, and memory on later ranks: rank 0 remembers all 16 anyway.
+# If messages take no time, nearly half of the step is idle with one stage a rank, and a tenth with eight. Eight stages on 16 ranks are 128: one for each of 126 layers, embedding and head. They cost messages, two for each micro-batch and stage of a rank, and memory on later ranks; rank 0 remembers all 16 anyway.
 #
 # ## Can a list hang?
 #
@@ -683,7 +683,7 @@ for name, n_ranks, n_pieces, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2),
     print(f"{name:12} {n_ranks} ranks, {n_pieces} micro-batches: equal on {len(report.deviations)} rungs")
 
 # %% [markdown]
-# Rank 0 waits for the gradient of micro-batch 0, but rank 1 goes backward only after it has seen micro-batch 1, so neither moves. The last line is awkward on purpose: three ranks for embedding, six layers and head, and fewer micro-batches than ranks.
+# Rank 0 waits for the gradient of micro-batch 0, but rank 1 goes backward only after it has seen micro-batch 1, so neither moves. The last run is awkward on purpose: it has three ranks for embedding, six layers and head, and fewer micro-batches than ranks.
 
 # %% [markdown]
 # Real bugs like the museum's: [A](https://github.com/pytorch/torchtitan/issues/596) is the same bug. [C](https://github.com/NVIDIA/Megatron-LM/issues/1012) reports gradients of weights that come too late, after their all-reduce. Before [D](https://github.com/NVIDIA-NeMo/Automodel/pull/3250) was merged, a rank with several optimizers saved only the first, and failed with an error.
