@@ -480,7 +480,7 @@ class Counting(Trainer):
 
 
 # %% [markdown]
-# Every batch has 8 rows except the second, which has 4, like the last one of an epoch. On 2 ranks 8 rows are 4 each, and those make 3
+# A batch has 8 rows, unless it is the last one of an epoch, which takes what is left. On 2 ranks 8 rows are 4 each, and those make 3
 # micro-batches of 2, 1 and 1 rows.
 
 
@@ -504,8 +504,8 @@ for step, (right, found) in enumerate(zip(one_device, on_ranks, strict=True), st
 # steps, so it does not say in which of them. Climb only as far as the rung that failed, say the `k`-th, and with fewer steps:
 # `rungs=RUNGS[:k], steps=1`, then `steps=2`. Which step is the first wrong one?
 #
-# **Target:** the gradient of one device in every step, with one average in each. Every rank has at least one row. One micro-batch after the
-# other: a forward, then its backward.
+# **Target:** the gradient of one device in every step, with one average in each. Every rank has at least one row. Finish a micro-batch, its
+# forward and its backward, before you begin the next, or memory is not saved.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -555,8 +555,8 @@ check("03.9", Counted)
 
 # %% [markdown]
 # The check takes the time of a step on the **emulated clock** of the lesson: four layers, of which each takes
-# 200 us<!-- =1e6 * checks.module_03.overlap.FORWARD_S --> for its forward, 400 us<!-- =1e6 * checks.module_03.overlap.BACKWARD_S --> for its backward,
-# and 198 us<!-- =1e6 * checks.module_03.overlap.target(4).all_reduce_s[0] --> for its bucket over Ethernet. The clock is exact, so the target is exact
+# 200 µs<!-- =1e6 * checks.module_03.overlap.FORWARD_S --> for its forward, 400 µs<!-- =1e6 * checks.module_03.overlap.BACKWARD_S --> for its backward,
+# and 198 µs<!-- =1e6 * checks.module_03.overlap.target(4).all_reduce_s[0] --> for its bucket over Ethernet. The clock is exact, so the target is exact
 # as well.
 #
 # **Target:** averages when your function returns; one all-reduce for each bucket, in their order; on 4 ranks

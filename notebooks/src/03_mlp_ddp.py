@@ -118,7 +118,7 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places their signs differ, as the tint shows even where rounding leaves a 0. Neither rank is wrong, because each has seen four other rows.
+# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places their signs differ, as the tint shows even where rounding leaves a 0. Neither rank is wrong, because each has seen only its own four rows.
 #
 # Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
 
@@ -129,7 +129,7 @@ viz.plot_gradients(halves, whole)
 #
 # This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, reads its own rows, and updates with the average of all gradients.
 #
-# Two conditions hide in the formula: all ranks have equally many rows, and no row's loss depends on other rows.
+# Two conditions hide in the formula: all ranks average equally many losses, and no row's loss depends on other rows.
 
 # %% [markdown]
 # ## The same, step after step
@@ -138,7 +138,7 @@ viz.plot_gradients(halves, whole)
 #
 # Write down what a step makes. Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**. The update makes new **parameters**, and several steps make a **loss curve**.
 #
-# An error in one spreads to the later ones, unless something hides it, as Adam did. So compare in this order: the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
+# An error in one spreads to the later ones, unless something hides it. So compare in this order: the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
 
 
 # %%
@@ -158,6 +158,7 @@ def perceptron():
 
 # %%
 def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=1e9, **options):
+    # train three steps, and write down the five rungs
     rank, p, losses = dist.get_rank(), dist.get_world_size(), []
     torch.manual_seed(0)
     model = make().double()
@@ -172,7 +173,7 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
         if step == 0:
             outputs = comm.all_gather(output.detach())
             gradients = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # cuts nothing while the limit is huge
         optimizer.step()
         losses.append(comm.all_reduce(loss.detach()) / p)
     rungs = {"output": outputs, "gradients": gradients, "gradient norm": gradients.norm()}
@@ -181,7 +182,7 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 
 
 # %% [markdown]
-# Our loop, `average`, runs where `combine(model)` stands. Besides training, `climb` writes down the five rungs. A **GELU** now stands in the place of f. `clip_grad_norm_` changes nothing here, because its limit is huge.
+# Our loop, `average`, runs where `combine(model)` stands. A **GELU** now stands in the place of f.
 #
 # With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
 
@@ -212,7 +213,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # ## When is it *not* the same training?
 #
-# The proof's first condition was that all ranks have equally many rows. Now one row goes to rank 0, and seven go to rank 1. Each rank takes the mean of its own losses, and then the two means are averaged.
+# The proof's first condition was that all ranks average equally many losses. Now one row goes to rank 0, and seven go to rank 1. Each rank takes the mean of its own losses, and then the two means are averaged.
 #
 # **Predict.** On one device each row counts an eighth. How many times its right weight does the lonely row get?
 
@@ -227,19 +228,15 @@ print(f"each of the other seven counts {counts[1].item():.3f} times")
 # %% [markdown]
 # The lonely row is alone in its mean. The average then halves this mean, so the row counts one half, which is four times its due. This mistake is the **mean of means**. What would be right?
 #
-# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides.
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides. Then each row counts half of 2/8, an eighth.
 
 # %% [markdown]
-# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks it. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others.
+# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks it. It subtracts the mean over the rows of a batch and divides by their spread.
 #
-# Put such a layer in the place of f, and climb with the right average. **Before you run it**: which rung falls first?
+# Put such a layer in the place of f, and climb with `average`. **Before you run it**: which rung differs first?
+
 
 # %%
-row_losses.grad = None  # now with the cure
-((2 * lonely.sum() / 8 + 2 * crowd.sum() / 8) / 2).backward()
-print("each row counts", *(f"{count:.3f}" for count in row_losses.grad * 8), "times")
-
-
 def normalized():
     return torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
 
@@ -251,7 +248,7 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # Look at the lowest rung. The output is apart already, although no gradient has been sent. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. So it is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# Ask of every layer and loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, but a contrastive loss compares rows. Dropout draws other numbers on each rank, so it is the same on average only.
+# Ask of every layer and loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, which in a Llama is a whole text. A contrastive loss compares rows. Dropout draws other numbers on each rank, so it is the same on average only.
 
 # %% [markdown]
 # ## Four times as fast?
@@ -276,16 +273,16 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Every number travels three times to be added, and its sum three times more: 2 (p − 1) times. Four ranks share these six journeys, so each sends one and a half times its gradients, with many ranks nearly twice.
+# Every number travels three times to be added, its sum three times more: 2 (p − 1) times. Four ranks share these six journeys, so each sends one and a half times its gradients. With many ranks it is nearly twice.
 #
-# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which halves the bytes but costs digits. Each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes for 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending after backward would take over a third of the step.
+# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which halves the bytes but costs digits. Each of 64 GPUs sends 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes for 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending after backward would take over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
 # Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send each gradient **at once**! Computing and sending then **overlap**.
 #
-# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so it runs in the background, and its result takes the gradient's place. Before we use the average, we wait for it to end.
+# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so the all-reduce runs in the background, and its result takes the gradient's place. Before we use the average, we wait for it to end.
 
 
 # %%
@@ -315,7 +312,7 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right on all four ranks. But now every tensor makes its own all-reduce, and OLMo 1B has 113<!-- =16 * 7 + 1 --> of them. On 64 GPUs a ring has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
+# The gradients are right. But now every tensor makes its own all-reduce, and OLMo 1B has 113<!-- =16 * 7 + 1 --> of them. On 64 GPUs a ring has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
 #
 # So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
@@ -326,13 +323,13 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# Backward goes up the left side, so layer 2's gradients are ready first. They fill bucket 1, which leaves while layer 1 still works.
+# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works.
 #
 # ### Watch it
 #
-# Ranks on a laptop share its cores, so we take lesson 02's emulated clock, on which ranks only sleep. Each of six layers has 1 MiB<!-- =MiB / MiB --> of gradients, 0.5 ms<!-- =0.5 --> of forward and 1 ms<!-- =1 --> of backward. Messages go over Ethernet.
+# Ranks on a laptop share its cores, so we take lesson 02's emulated clock, on which ranks only sleep. Each of six layers has 0.5 ms<!-- =0.5 --> of forward, 1 ms<!-- =1 --> of backward and 1 MiB<!-- =MiB / MiB --> of gradients, which is one bucket. Four ranks send over Ethernet.
 #
-# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full? Ask of each what it can hide behind.
+# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full? What can each hide behind?
 
 
 # %%
@@ -359,7 +356,7 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 # %% [markdown]
 # Follow the picture's lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
 #
-# Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
+# Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->.
 #
 # **Predict.** How long does our step take with such buckets, again with overlap? An all-reduce on four ranks has 6<!-- =2 * (4 - 1) --> starts, and over Ethernet each takes 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
 
@@ -370,11 +367,9 @@ runs_on_the_clock = {"1 MiB": runs["overlapped"], "25 MiB": ledger()}
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 
 # %% [markdown]
-# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, with overlap switched on! So who is waiting?
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, with overlap on! A bucket leaves when it is full, but our six layers' 6 MiB<!-- =6 --> never fill 25. So it leaves when backward ends, and the step beats 13.1 only by five all-reduces' starts.
 #
-# A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this bucket takes 25. So it leaves only when backward ends. The step still beats 13.1, but only because one all-reduce has fewer starts than six.
-#
-# PyTorch makes only its first bucket smaller, 1 MiB<!-- =1 -->, so five layers would still wait. If a small model of yours scales badly, make PyTorch's `bucket_cap_mb` much smaller than the model's gradients.
+# If a small model of yours scales badly, make PyTorch's `bucket_cap_mb` much smaller than its gradients. A large one on many GPUs needs more: OLMo's 113<!-- =16 * 7 + 1 --> tensors fill 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) --> buckets, because none is cut, and their starts on 64 GPUs still take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. With 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> each layer is a bucket, and with the embedding 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -383,7 +378,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # The library's ladder has two more rungs: **AdamW** with decay and clipping, and **save and load**, because AdamW remembers what a checkpoint could forget.
 #
-# **Before you run it**: the first screen's Llama has RMSNorm and attention, and each rank read four of 16 texts. Which condition was broken all the same, and on which rung does it show?
+# **Before you run it**: the first screen's Llama has RMSNorm and attention, and each rank read four of 16 texts, some longer than others. Which condition was broken all the same, and on which rung does it show?
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -395,9 +390,9 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# The first screen falls at rung 2, the gradients, and "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four texts, but of different lengths. What has to count alike are **targets**, the tokens to be guessed, but each rank took a mean over its own: the mean of means!
+# The first screen breaks at rung 2, the gradients, "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so the ranks averaged unequally many losses: the mean of means!
 #
-# The right run passes all seven rungs, because its `Trainer`, which makes one step, has the whole cure: the sum of a rank's losses, times the number of ranks, over the targets of *all* ranks.
+# The right run passes all seven rungs, because its `Trainer` has the lonely row's cure: it multiplies a rank's sum of losses by the number of ranks, and divides by the targets of *all* ranks.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -406,7 +401,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small 
 #
 # Each rank needs rows of its own, so a **sampler** deals them out, and `set_epoch` gives each epoch another order.
 #
-# And a batch may be too large for memory. Then it comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, where nothing is sent.
+# The second is for a batch that is too large for memory. It comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, where nothing is sent.
 
 # %% [markdown]
 # Find these lines in the script below.
@@ -438,9 +433,9 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1, as people train. A to D are new runs on four ranks. Each **may** have a bug that was found in published code. Above the picture stand each run's loss in the third step, and the lengths of its first six gradients before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks. Each **may** have a bug that was found in published code. Above the picture stand each run's loss in the third step, and the lengths of its first six gradients before clipping.
 #
-# A run is **sound** if it trains as one device does, apart from float32's rounding in the seventh digit.
+# A run is **sound** if it trains as one device does, apart from float32's rounding, which starts in the seventh digit and grows.
 #
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`. Which number speaks against each of the others?
 
@@ -476,20 +471,18 @@ for run, make in makers.items():
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# AdamW hides a factor that lasts, but clipping lets A's and B's change: in the last picture they leave at steps 3 and 5.
+# The last picture shows how roundings grow. **C** is sound, and off by a thousandth after some thirty steps. The others need six.
 #
-# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all ranks' targets, and by the ranks. One device's first three gradients are cut, but none of A's.
+# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. AdamW nearly hides a factor that lasts, but only one device's first gradients are cut, so A's factor changes: A jumps at step 3.
 #
-# **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290), and clipping leaves a half, which lasts until one device's are no longer cut.
+# **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290). Clipping leaves a half until one device's fourth gradient is not cut: B jumps at step 5.
 #
-# **C** is sound. Its line shows float32's rounding.
-#
-# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in. Roundings go up and down, so the first lengths look right.
+# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in, and hardly shows in a length.
 
 # %% [markdown]
 # ## When to use it
 #
-# For data parallelism the **whole model has to fit**, with 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter and activations, and **backward has to outlast the messages**. More tokens on a GPU help, because computing grows with them, but gradients do not.
+# For data parallelism the **whole model has to fit**, with activations and 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and **backward has to outlast the messages**. More tokens on a GPU help, because they lengthen only the computing.
 #
 # | your case | take |
 # | --- | --- |
@@ -497,14 +490,14 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 # | fits, the messages last longer | more tokens each, or `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# OLMo 1B on 64 GPUs over InfiniBand hardly waits with 32,768 tokens on each, but for nearly three quarters of a step with 2048.
+# OLMo 1B on 64 GPUs sends for 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> or more. With 32,768 tokens on each, 585 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 32768 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> of computing hide nearly all. With 2048, 37 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> cannot, and most of a step is waiting.
 
 # %% [markdown]
 # ## What still hurts
 #
-# It is the same training, but is it four times as fast on our six layers? With a whole batch each, it is **3.7 times**: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone 9<!-- =6 * 1.5 -->. With a quarter each, only **1.8 times**, because the six buckets do not shrink. The first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training, but is it four times as fast on our six layers? With a whole batch each, it is **3.7 times**, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, only **1.8 times**, because the six buckets do not shrink: the first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
-# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, and an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
+# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -527,7 +520,7 @@ score()
 #
 # ## What `no_sync` saves, and what a sampler deals out
 #
-# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. And three ranks share ten rows. Each needs equally many, because a rank that is through first would leave the others waiting.
+# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. The sampler has a problem of its own: three ranks share ten rows, but each needs equally many, because a rank that is through first would leave the others waiting.
 #
 # **Before you run it**: how many all-reduces does a step make, with `no_sync` and without? And how many rows does each rank get, if none may be left out?
 
@@ -630,9 +623,9 @@ for name, rungs in off.items():
 # %% [markdown]
 # ## How much of each GPU is left?
 #
-# More GPUs only help as long as they do not wait. The bytes alone do not tell, because some buckets hide behind backward and others have to queue. So follow the buckets of one model.
+# More GPUs only help as long as they do not wait. The bytes alone do not tell, because some buckets hide behind backward and others have to queue. So follow the buckets.
 #
-# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each.
+# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each and buckets of 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB -->.
 #
 # - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
 # - The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later.
@@ -654,14 +647,15 @@ def efficiency(link, gpus, tokens):
         backward_s=[2 * seconds for seconds in forward_s],
         world_size=gpus,
         inside=link,
+        bucket_bytes=128 * MiB,
         itemsize=2,
     )
     return time.efficiency()
 
 
 predict("efficiency with 8192 tokens", guess=None, answer=efficiency(INFINIBAND, 64, 8192), tolerance=0.03)
-ways = {"InfiniBand, 32,768 tokens": (INFINIBAND, 32768), "InfiniBand, 8192": (INFINIBAND, 8192)}
-ways |= {"InfiniBand, 2048": (INFINIBAND, 2048), "Ethernet, 32,768": (ETHERNET, 32768)}
+ways = {"InfiniBand, 32,768 tokens": (INFINIBAND, 32768), "InfiniBand, 8192 tokens": (INFINIBAND, 8192)}
+ways |= {"InfiniBand, 2048 tokens": (INFINIBAND, 2048), "Ethernet, 32,768 tokens": (ETHERNET, 32768)}
 lines = {
     name: {gpus: efficiency(link, gpus, tokens) for gpus in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
     for name, (link, tokens) in ways.items()
@@ -670,14 +664,14 @@ words = "OLMo 1B, by formula; 100%: 64 GPUs are 64 times as fast as one"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that.
+# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. With PyTorch's 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() --> would be left.
 #
-# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
+# In the top curve, with 32,768 tokens, backward hides all but the last two buckets, those of the first layer and of the table, which are full only when it ends. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
 
 # %% [markdown]
 # ## What does a larger batch buy?
 #
-# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, which helps as long as noise keeps you back. Here all is known: a bowl, with noise on its slope. `N` workers average their noisy slopes. Their error is the mean squared slope. The theorem of **parallel SGD** says that after enough steps it goes like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the `T` steps.
+# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, which helps as long as noise keeps you back. Take a bowl, whose true slope we know. `N` workers each see it with noise, and step along their average. The error is the mean squared slope. The theorem of **parallel SGD** says that after enough steps it goes like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the `T` steps.
 #
 # One worker makes 3072 steps, 4 make 768 each, 16 make 192, 64 make 48. **Before you run it**: up to how many workers is the error the same?
 

@@ -58,7 +58,7 @@ _LOOKS_RIGHT = hunt(
 
 _FIRST_STEP = hunt(
     key="03.9",
-    title="find the bug: right in the first step",
+    title="find the bug: three micro-batches",
     answer=Diagnosis(
         rung="parameters",
         number=2,
