@@ -103,7 +103,7 @@ check("06.1", Row)
 
 # %% [markdown]
 # After the all-gather every rank has all these lines, one after the other. Put the four buffers below each other, as in the picture.
-# Then the part left of the first bar, read line by line, is `a` with its zeros at the end.
+# Then the part left of the bar, read line by line, is `a` with its zeros at the end.
 #
 # **Target:** this rank's rows of each tensor, without zeros; the buffer that it sends, with them; and the whole tensors again. `gather()`
 # makes one `comm.all_gather`, to which every rank gives equally many numbers. As in 06.1 the pieces will be trained in place, so `buffer()` and
@@ -400,7 +400,7 @@ print(f"{budget} GB of 10⁹ bytes for whole weights in bf16, the root's too")
 # | `alone` | small model: most numbers of whole weights, the root's too, at one instant of forward, FULL_SHARD without prefetch |
 # | `ahead` | the same with prefetch |
 # | `kept` | the same with SHARD_GRAD_OP, which does not free a block after its forward |
-# | `with_gradients` | backward, FULL_SHARD without prefetch: most numbers of whole weights and whole gradients together |
+# | `with_gradients` | backward, FULL_SHARD without prefetch: most numbers of whole weights, the root's too, and whole gradients together |
 # | `group_ahead` | Llama: most blocks in a unit so that forward with prefetch fits. All units have equally many blocks |
 # | `group_alone` | the same without prefetch |
 # | `gathers` | all-gathers of a step, the root's too, with `group_ahead` blocks in a unit; even the last unit is gathered twice |

@@ -94,7 +94,7 @@ draw, x
 # But `x` is one name with four values, because each rank keeps an `x` of its own. There is no shared variable in this course, ever. So if a rank needs what another rank knows, somebody has to *send* it. The notebook has no `x` at all, since it is a process of its own, which never ran that cell.
 
 # %% [markdown]
-# **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. It can compute that number, so nothing is sent. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
+# **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. It can compute that, so nothing is sent. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
 #
 # <details><summary>One way to do it</summary><code>%%ranks 4</code> on the first line, <code>(rank + 1) % world_size</code> on the second.</details>
 
@@ -127,9 +127,9 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Each row is a rank, with a colour of its own. A to D are their tensors. Yours had one number each, so only the first column counts. On the right every rank holds that column's sum, Σ0, in all four colours.
+# Each row is a rank, with a colour of its own. A to D are their tensors, here of four numbers. Yours had one, so look only at the first column. On the right every rank holds that column's sum, Σ0, in all four colours.
 #
-# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged. Whoever wants the average has to divide by the world size. And the sum **overwrites**: it stands in the tensor itself, where the rank's own number was.
+# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged: for that, divide by the world size yourself. And the sum **overwrites**: it stands in the tensor itself, where the rank's own number was.
 #
 # Somebody calls all-reduce twice on the same tensor. **Before you run it**, say what rank 0 then holds. Think about what each rank brings to the second call.
 
@@ -158,7 +158,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 [torch.equal(mine, alone) for mine in averaged]
 
 # %% [markdown]
-# Four times `True`, so every rank is right.
+# Four times `True`: every rank holds what one process finds.
 
 # %% [markdown]
 # ## What happens inside?
@@ -191,7 +191,7 @@ viz.plot_bytes_matrix(ledger())
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So three messages travelled in each half, and six messages of eight bytes make 48.
 
 # %% [markdown]
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`, a copy of your tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast` in the first row of the picture.
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor. A `port` is a rank's way to send and receive. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`, a copy of your tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: p is 4 and M is 8 bytes, so what should the picture's first row add up to?
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
@@ -201,7 +201,7 @@ display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 #
 # ## When one rank fails
 #
-# In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. Think about the root's loop in `reduce`.
+# In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. PyTorch hides its messages, so think about the root's loop in our `reduce`.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -213,7 +213,7 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. So the course started all four ranks again, and their variables are gone.
 #
-# In a notebook the process of rank 1 lives on after its error, ready for your next cell. So PyTorch alone would let the three wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
+# Without that restart the process of rank 1 would live on, ready for your next cell. The other three would wait for it until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
 
 # %% [markdown]
 # ## When the calls do not match
@@ -231,14 +231,14 @@ else:
     comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch, so it waits for a message from rank 1. But rank 1 waits too, because our collectives begin only when all ranks have come. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
+# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch, so it waits for a message from rank 1. By the code above rank 1 sends to rank 0 and never to rank 2. Even that has not happened, because our collectives first wait until all ranks have come. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
 
 # %% [markdown]
 # ## Find this hang yourself
 #
 # The four ranks below stand in a circle again. They hold 1, 2, 3 and 4, each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
 #
-# <details><summary>One way to mend it</summary>All four receive before they send, so nobody sends. All four sending first hangs as well, because over gloo <code>dist.send</code> waits until somebody receives. So let rank 0 alone send first and receive afterwards.</details>
+# <details><summary>One way to mend it</summary>All four receive before they send, so nobody sends. Try all four sending first: that hangs as well, since over gloo <code>dist.send</code> waits until somebody receives. So let rank 0 alone send first and receive afterwards.</details>
 
 # %% folded=true tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -251,7 +251,7 @@ received
 # %% [markdown]
 # ## Which of the two is wrong?
 #
-# Errors speak up, but the two trainings told you nothing. Both ran the code below. Only `divide_by` differed: it was 4 in A and 1 in B, so B did not divide.
+# Such failures are seen, but the two trainings told you nothing. Both ran the code below. Only `divide_by` differed: it was 4 in A and 1 in B, so B did not divide.
 #
 # All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process decide: in the second cell below, `run_ranks` runs the same code on one rank, which keeps all 64 rows. A gradient's **norm** is its length. **Predict** the norm of B's first gradient, divided by that of one process.
 
@@ -271,7 +271,7 @@ for name, (losses, gradients) in runs.items():
     print(f"{name}: each entry is {times.min():.1f} to {times.max():.1f} times one process's; losses {gap:.5f} apart")
 
 # %% [markdown]
-# Four times as long, so B is wrong. And not only at first: to one decimal, every entry of its 40 gradients is four times that of one process, while A's are as they should be. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide.
+# Four times as long, so B is wrong. The lines below the answer say more: to one decimal, every entry of B's 40 gradients is four times that of one process, and A's agree with it. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide.
 
 # %% [markdown]
 # But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient!
@@ -295,7 +295,7 @@ viz.plot_loss_curves(losses, norms, title="Four trainings, and the length of the
 # %% [markdown]
 # It is the same step! The broad line is now one process, and in the upper panel all three trainings lie on it. In the lower panel equal distances are equal factors: B is always four times A, and C a hundredth.
 #
-# The reason is Adam, which divides each entry of a gradient by its usual size. In step 1 that is its own size, so 4 becomes 1, and 0.04 does too. The factor cancels, and the weights stay almost those of A. With plain SGD nothing cancels, and B's first step would be four times too long.
+# The reason is Adam, which divides each entry of a gradient by its usual size. In step 1 that is its own size, so an entry of 3 becomes 1, and C's 0.03 does too. The factor cancels, and the weights stay almost those of A. With plain SGD nothing cancels, and B's first step would be four times too long.
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -334,7 +334,7 @@ score()
 # %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* ends when the sender can go on, and a busy rank or core may delay it. *Waiting* means that the message was not sent yet. In your next run only rank 0's order is the same.
+# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits for its receiver, and a busy core delays both. *Waiting* means that the message was not sent yet. In your next run only rank 0's order is the same.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -369,7 +369,7 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# Nobody is blamed. All four ranks read the same notes, four, four, four and five, and all four complain; of four equal tracebacks one is shown. None of them can know which length you meant.
+# Nobody is blamed. All four ranks read the same notes: four, four, four and five. So all four complain, and only one of their equal tracebacks is shown. None of them can know which length you meant.
 #
 # PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without that setting you may get no error at all.
 
@@ -378,7 +378,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 #
 # With as many GPUs as ranks, each rank has its own, and messages go over NCCL, NVIDIA's library. It carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is a name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share the GPUs. For this page we ran neither NCCL nor shared GPUs.
 #
-# Outside a notebook, put a function without parameters into a file and start it with torchrun, which prints what each rank returns.
+# Outside a notebook, put a function without parameters into a file. torchrun starts the ranks, and `course_lib.ranks` prints what each one returns.
 #
 # ```bash
 # torchrun --nproc-per-node 4 -m course_lib.ranks my_file:my_function

@@ -72,7 +72,7 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 #
 # The first adds 1.35 billion and the second saves 0.81, so 0.54 remain: the missing half.
 #
-# Query and output have H² numbers each, key and value H×K, where K is the keys' width, here H/4. A **norm** rescales a vector by H learned numbers. With V different tokens:
+# Now for any shape: query and output have H² numbers each, key and value H×K, where K is the keys' width, here H/4. With V different tokens, and H numbers for each norm:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 
@@ -80,6 +80,7 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
 K = LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads
 
+# A norm rescales a vector by H learned numbers: there are two in each layer, and one before the head.
 by_hand = L * (2 * H**2 + 2 * H * K + 3 * H * F_inner + 2 * H) + 2 * V * H + H
 with torch.device("meta"):  # a tensor on this device has a shape and no data
     built = sum(p.numel() for p in Decoder(LLAMA_3_1_8B).parameters())
@@ -163,11 +164,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# In ZeRO-1's bar Adam's part has all but vanished. Still the bar ends beyond the line, because weights and gradients take 4 bytes<!-- =4 --> a parameter. Even a million GPUs would not make those fewer. Only the third stage shares everything, and its bar ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute, a GPU borrows the rest of each layer for a moment.
+# In ZeRO-1's bar Adam's part has all but vanished. Still the bar ends beyond the line, because weights and gradients take 4 bytes<!-- =4 --> a parameter. Even a million GPUs would not make those fewer. Only the third stage shares everything, and its bar ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute, a GPU borrows the rest of each layer.
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam's part still the same? Let us build the first stage, from which the others start, and see. After backward, a rank needs the summed gradient of its own chunk only. After its step, everybody needs all new weights. Two collectives do that.
+# Is a training that shares Adam's part still the same? Let us build the first stage and see. Cut the weights into chunks, one for each rank. After backward, a rank needs the summed gradient of its own chunk only. After its step, everybody needs all new weights. Two collectives do that.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
@@ -314,7 +315,7 @@ viz.plot_saved(layer, title="What one layer of the small decoder keeps for backw
 # These four bars have inner width F, the middle ones H, *key* and *value* K. The *rotations* tell attention where each token stands. The two small ones are the norms'.
 
 # %% [markdown]
-# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention computes them again in backward. To do that it needs the sum by which softmax divided, so it keeps the logarithm of that sum for each token and head: the short bar *log-sum-exp*. So activations grow with the text's length, not with its square.
+# Where are attention's scores, one for each pair of tokens? PyTorch computes them again in backward, with the help of the short bar *log-sum-exp*. So activations grow with the text's length, not with its square.
 #
 # Now the 70B, with H 8192, F 28672 and K 1024, reads a text of 4096 tokens in bf16. On GPUs a fused norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
 #
@@ -358,7 +359,7 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, only the inputs of the 80 layers are left, and everything that one layer keeps while it runs again. In the third, eight GPUs share one text's activations, and pay with messages inside each layer.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, the inputs of the 80 layers are left. Beside them is what a single layer keeps, the one that runs again. In the third, eight GPUs share one text's activations, and pay with messages inside each layer.
 #
 # The dark grey **gathered** weights are what ZeRO-3 puts together for a moment, to compute with them. We count the largest piece, both tables together, 3.9 GiB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GiB -->. Dark blue are head and loss.
 
@@ -393,13 +394,13 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**, or 8 with recomputation.
+# It is exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**. It counts the embedding but leaves out attention's products, a few percent at this length.
 #
-# A GPU reaches only a share of its data sheet's R operations a second. This **utilisation** U was about 0.4 for the largest Llama 3. A second forward does not count as use. So for T tokens, G GPUs need
+# A GPU reaches only a share of its data sheet's R operations a second. This **utilisation** U was about 0.4 for the largest Llama 3. So for T tokens, G GPUs need
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
-# Take Llama 3's 15 trillion tokens, and the R of an H100, 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 -->, where T is 10¹². **Predict** how many years the colleague's two GPUs would need, if they had the memory.
+# Take Llama 3's 15 trillion tokens, and the R of an H100, 989<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> · 10¹² operations a second. **Predict** how many years the colleague's two GPUs would need, if they had the memory.
 
 # %%
 peak, tokens_read = H100.peak_flops_per_s(), 15e12
@@ -417,14 +418,12 @@ for gpus in (2, 15, 64, 6200):
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# It is 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years for the colleague's two GPUs, and the 64 on which it all fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for a dozen or two GPUs, but time for thousands.
-#
-# The rule counts the embedding, but not attention's products. With texts of 4096 tokens these times are therefore 2 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096, causal=True) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too short if attention skips later tokens, and 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> if not.
+# It is 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years for the colleague's two GPUs, and the 64 on which it all fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for a dozen or two GPUs, but time for thousands. With recomputation the GPUs do 8 operations for every 6, and the two extra ones do not count as use.
 
 # %% [markdown]
 # ## When to use what
 #
-# In the 70B every line of this table hurts but the third, because a layer's states take 13.7 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_70b")) / GB -->; *Going deeper* looks at two other Llamas.
+# Only the third line does not hurt in the 70B: a layer's states take 13.7 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_70b")) / GB -->, which one H100 holds. *Going deeper* looks at two other Llamas.
 #
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |
@@ -499,11 +498,11 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     )
 
 # %% [markdown]
-# In the 8B it is the time: its states need two H100s, and a text fits on one, but a month asks for about 700<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. In the 70B one text alone is more than an H100 has. In the 405B no H100 holds two layers' states: one takes 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB -->.
+# In the 8B it is the time: its states need two H100s, or three if each reads a text, but a month asks for about 700<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. In the 70B one text alone is more than an H100 has. In the 405B no H100 holds two layers' states: one takes 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB -->.
 #
 # ## What was left out?
 #
-# Now you can check what others count. A workshop of the Kempner Institute ([cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md)) counted GPUs for a GPT of 65 billion parameters. Its slide *Required Memory Estimation*, which we cannot link, takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run the next cell**, say which two things are missing.
+# A workshop of the Kempner Institute ([cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md)) counted GPUs for a GPT of 65 billion parameters. Its slide *Required Memory Estimation*, which we cannot link, takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run the next cell**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")

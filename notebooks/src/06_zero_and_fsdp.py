@@ -151,7 +151,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 #
 # So why wait? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives the whole last layer to rank 1, so for this layer rank 0 would only send, and rank 1 only receive. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
+# But our cut at 19 gives the whole last layer to rank 1, so for this layer rank 0 would only send and rank 1 only receive. Half of each wire would be idle. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -285,7 +285,7 @@ for event in ledger().events:
 # %% [markdown]
 # ## Must we wait for the weights?
 #
-# In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the next. A backward can hide two collectives: the next unit's gather and the previous one's reduce-scatter.
+# In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the next. A backward can hide two collectives: the gather for the backward that follows, and the reduce-scatter of the one before.
 #
 # Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
@@ -313,7 +313,7 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture the line *compute* has three wide gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right unit 0's gradients are summed up. These three add to the 9 ms<!-- =6 * 1.5 --> of computing; the other 15 hide.
+# In the lower picture the row *compute* has three wide gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right unit 0's gradients are summed up. These three add to the 9 ms<!-- =6 * 1.5 --> of computing; the other 15 hide.
 #
 # The price is memory: while unit 2 computes in blue, the network brings unit 3, so **two** units are whole.
 #
@@ -348,7 +348,7 @@ for name, make in (("ZeRO-2", two_micro_batches), ("FSDP", llama_sharded)):
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)  # the last one, FSDP
 
 # %% [markdown]
-# FSDP and ZeRO-2, which made two micro-batches, agree with one device on every rung, and in the picture FSDP differs only in the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
+# Both agree with one device on every rung, ZeRO-2 even with two micro-batches. In the picture FSDP differs only in the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
 
 # %% [markdown]
 # ## Measure: what is in memory
@@ -378,7 +378,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Begin with the first column of each strip. Under ZeRO-1 the yellow optimizer shrinks to a quarter, but only FSDP shrinks the violet weights as well.
 #
-# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text it would free fewer, and ZeRO-2 would lower the peak.
+# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text it would free fewer, and ZeRO-2 would lower the peak a little.
 #
 # FSDP peaks one column later, when blocks 7 and 6 are whole besides the **root**, a unit of embedding, last norm and head. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
@@ -436,7 +436,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, so Adam's memory is not to blame. Gradients are cleared as well, so one step of SGD leaves only its weights to the next. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture.
+# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, which keeps no $m$ and $v$. Gradients are cleared after each step, so step 2 inherits only weights from step 1. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -450,9 +450,9 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only the new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), so each rank shrinks its gradients by another factor. Adam divides most of it away, and the curve looks sound. Run C climbed the ladder in float64, so its drift is rounding in float32, enlarged by training.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), so each rank shrinks its gradients by its own factor. Adam divides most of it away, and the curve looks sound. Run C climbed the ladder in float64, so its drift is rounding in float32, enlarged by training.
 
 # %% [markdown]
 # ## Back to the large models
@@ -470,7 +470,7 @@ predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, ans
 viz.zero_explorer()  # give its fields other numbers
 
 # %% [markdown]
-# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP brings them to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 fits first; its 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations.
+# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP brings them to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations.
 #
 # ## When to use it
 #
@@ -483,7 +483,7 @@ viz.zero_explorer()  # give its fields other numbers
 # %% [markdown]
 # Go down these lines and stop where the model fits.
 #
-# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between them. A gather hides only behind enough text: over 64 GPUs, a layer of Llama 3.1 8B just hides behind 8192 tokens, but not behind half of them.
+# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between them. A gather hides only behind enough text: over 64 GPUs, that of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
 
 # %% [markdown]
 # ## What still hurts
@@ -511,7 +511,7 @@ score()
 # %% [markdown]
 # # Going deeper
 #
-# You can skip any part below. Only run the first code cell in any case, because two others use its `sent_by`.
+# You can skip any part below. But run the first code cell in any case, because two others use its `sent_by`.
 #
 # ## What a decoder sends
 #
@@ -579,7 +579,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     print(f"{strategy:14} equal on two rungs; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little. But then the model has to fit into one node.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries only 500,864 of the bytes above. But then the model has to fit into one node.
 
 # %% [markdown]
 # ## What PyTorch does otherwise
@@ -598,7 +598,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
 #
 # Prefetch hides a gather only if the layer before it computes long enough. That depends on how much text a GPU has.
 #
-# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Half the text would hide only half of the gather.
+# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Half the text would hide only about half of it.
 
 # %% [markdown]
 # ## Mixed precision
