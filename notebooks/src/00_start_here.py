@@ -191,7 +191,7 @@ viz.plot_bytes_matrix(ledger())
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So three messages travelled in each half, and six messages of eight bytes make 48.
 
 # %% [markdown]
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor. A `port` is a rank's way to send and receive. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`, a copy of your tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: p is 4 and M is 8 bytes, so what should the picture's first row add up to?
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor. A `port` is a rank's way to send and receive. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`, a copy of your tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, what should the picture's first row add up to?
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
