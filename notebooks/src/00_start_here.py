@@ -158,7 +158,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 [torch.equal(mine, alone) for mine in averaged]
 
 # %% [markdown]
-# Four times `True`: every rank holds what one process finds.
+# Four times `True`: every rank holds one process's result.
 
 # %% [markdown]
 # ## What happens inside?
