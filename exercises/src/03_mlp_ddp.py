@@ -2,7 +2,7 @@
 # # Exercises 03: data parallelism on an MLP
 #
 # [Lesson 03](../../notebooks/03_mlp_ddp.ipynb) proved that four ranks can train like one. Here you write what it takes, from one average to
-# gradients that travel while others are still being computed, and you hunt two bugs that no loss curve shows. If you have one hour,
+# gradients that travel while others are still being computed, and you hunt two bugs that a loss curve does not name. If you have one hour,
 # do 03.1, 03.3, 03.7 and 03.8.
 
 # %% [markdown]
@@ -47,7 +47,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # Go through the parameters: `layer1.weight` (24 numbers), `layer1.bias` (4), `layer2.weight` (8), `layer2.bias` (2). For each of them
 # `comm.all_reduce(x)` returns the sum of all ranks' `x`.
 #
-# One thing can go wrong. All ranks must make the same calls in the same order, but this rank's rows may not have reached a parameter,
+# One thing can go wrong. All ranks must make the same calls in the same order, but a model may choose its layers by the rows, so this rank's rows may not have reached a parameter,
 # and then `p.grad` is `None`. If it is trained, another rank may well have a gradient for it. So take part, with zeros.
 #
 # **Target:** the average on every rank, one all-reduce for each trained parameter, none for a frozen one.

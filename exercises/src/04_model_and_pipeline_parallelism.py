@@ -82,7 +82,7 @@ check("04.1", train_half)
 #
 # *Find the wrong number · easy · 10 minutes.* **You learn** to hold a slide against a schedule.
 #
-# One line below stood on a slide of a talk on distributed training, and we have put numbers to it. Four of the five lines are true.
+# One line below stood on a slide of a talk on distributed training, and we have put numbers to it. It is wrong, and the other four are true.
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 N, m, F_s, B_s = given("04.2", GRADE_SEED)
@@ -365,8 +365,8 @@ check("04.7", cuts, seed=GRADE_SEED)
 # each, in this order. In between, the methods of other micro-batches are called. Use torch's products of matrices, not autograd.
 #
 # **Target:** the gradients of autograd. Each part of backward makes one product, of 2 · rows · in · out operations, where an x of
-# shape (B, S, in) has B · S rows. Besides the weight and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none of them
-# after the second part. Do not write into what a method is given.
+# shape (B, S, in) has B · S rows. Between the parts `self` keeps, besides weight and bias, only x and the gradient of y,
+# and after the second part neither. Do not write into what a method is given.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-8", "locked": false, "schema_version": 3, "solution": true, "task": false}

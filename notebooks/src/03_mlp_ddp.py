@@ -66,7 +66,7 @@ viz.plot_loss_curves(
 )
 
 # %% [markdown]
-# After 15 steps the ranks' line is higher. Noise? No picture can say, but their gradients were wrong **from the first step**.
+# After 15 steps the ranks' line is higher. Noise? This picture cannot say, but their gradients were wrong **from the first step**.
 #
 # How do you know it is the same training, and is it four times as fast? You will be able to
 # - prove that many ranks train like one device, and say when they do not.
@@ -248,7 +248,7 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # Look at the lowest rung. The output is apart already, although no gradient has been sent. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. So it is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# Ask of every layer and loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, which in a Llama is a whole text. A contrastive loss compares rows. Dropout draws other numbers on each rank, so it is the same on average only.
+# Ask of every layer and loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, which in a Llama is a whole text. A contrastive loss compares rows. Dropout draws other numbers on each rank, so the training is the same on average only.
 
 # %% [markdown]
 # ## Four times as fast?
@@ -275,14 +275,14 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 # %% [markdown]
 # Every number travels three times to be added, its sum three times more: 2 (p − 1) times. Four ranks share these six journeys, so each sends one and a half times its gradients. With many ranks it is nearly twice.
 #
-# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which halves the bytes but costs digits. Each of 64 GPUs sends 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes for 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending after backward would take over a third of the step.
+# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which halves the bytes but costs digits. Each of 64 GPUs sends 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Computing takes six operations for each parameter and token: 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens, on an H100 at 40 %<!-- =40 --> of its peak. Sending after backward would take over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
-# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send each gradient **at once**! Computing and sending then **overlap**.
+# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send it **at once**! Computing and sending then **overlap**.
 #
-# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so the all-reduce runs in the background, and its result takes the gradient's place. Before we use the average, we wait for it to end.
+# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so the all-reduce runs in the background, and its result takes the gradient's place. Before we use the average, we wait for the all-reduce.
 
 
 # %%
@@ -312,7 +312,7 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right. But now every tensor makes its own all-reduce, and OLMo 1B has 113<!-- =16 * 7 + 1 --> of them. On 64 GPUs a ring has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
+# The gradients are right. But now every tensor makes its own all-reduce, and OLMo 1B has 113<!-- =16 * 7 + 1 --> of them. On 64 GPUs a ring has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
 #
 # So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
@@ -356,7 +356,7 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 # %% [markdown]
 # Follow the picture's lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
 #
-# Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->.
+# Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, all but a smaller first one.
 #
 # **Predict.** How long does our step take with such buckets, again with overlap? An all-reduce on four ranks has 6<!-- =2 * (4 - 1) --> starts, and over Ethernet each takes 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
 
@@ -367,9 +367,9 @@ runs_on_the_clock = {"1 MiB": runs["overlapped"], "25 MiB": ledger()}
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 
 # %% [markdown]
-# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, with overlap on! A bucket leaves when it is full, but our six layers' 6 MiB<!-- =6 --> never fill 25. So it leaves when backward ends, and the step beats 13.1 only by five all-reduces' starts.
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! A bucket leaves when it is full, but our six layers' 6 MiB<!-- =6 --> never fill 25. So it leaves when backward ends, and the step beats 13.1 only by five all-reduces' starts.
 #
-# If a small model of yours scales badly, make PyTorch's `bucket_cap_mb` much smaller than its gradients. A large one on many GPUs needs more: OLMo's 113<!-- =16 * 7 + 1 --> tensors fill 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) --> buckets, because none is cut, and their starts on 64 GPUs still take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. With 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> each layer is a bucket, and with the embedding 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
+# If a small model of yours scales badly, make PyTorch's `bucket_cap_mb` much smaller than its gradients. A large one on many GPUs needs larger buckets: at 25 MiB OLMo's tensors fill 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts on 64 GPUs still take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> each layer fills one, which with the embedding makes 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) -->, and 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -408,7 +408,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small 
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took; run the forward under `no_sync()` as well |
+# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took |
 # | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
 #
 # The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
@@ -471,11 +471,11 @@ for run, make in makers.items():
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# The last picture shows how roundings grow. **C** is sound, and off by a thousandth after some thirty steps. The others need six.
+# The last picture shows how roundings grow. **C** is sound, and off by a thousandth after some thirty steps. The others need up to six.
 #
-# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. AdamW nearly hides a factor that lasts, but only one device's first gradients are cut, so A's factor changes: A jumps at step 3.
+# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. AdamW nearly hides a factor that lasts, but one device's first gradients are cut and A's are not, so A's factor changes: A jumps at step 3.
 #
-# **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290). Clipping leaves a half until one device's fourth gradient is not cut: B jumps at step 5.
+# **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290). So B cuts to half the length until one device stops cutting in step 4: B jumps at step 5.
 #
 # **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in, and hardly shows in a length.
 
@@ -495,7 +495,7 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 # %% [markdown]
 # ## What still hurts
 #
-# It is the same training, but is it four times as fast on our six layers? With a whole batch each, it is **3.7 times**, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, only **1.8 times**, because the six buckets do not shrink: the first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training, but is it four times as fast? With a whole batch each, it is **3.7 times**, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, only **1.8 times**, because six buckets do not shrink: the first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
 # And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 · Pipelines: four GPUs, one model
 #
-# In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, but an H100's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 -->, as its data sheet counts, are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->. But the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 --> on an H100's data sheet are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
 # A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32 layers, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so each of them keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
 
@@ -130,7 +130,7 @@ print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whol
 #
 # Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 begins with the first while rank 0 computes the second. Their gradients add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
 #
-# **Predict.** To keep boxes of 1 ms<!-- =1 --> and 2 ms<!-- =2 -->, we cut a batch eight times as large into eight; with thinner boxes the fraction would be the same. For which fraction of the step does a rank wait? Draw rank 3's row.
+# **Predict.** We cut a batch eight times as large into eight, so that boxes still last 1 ms<!-- =1 --> and 2 ms<!-- =2 -->. For which fraction of the step does a rank wait? Draw rank 3's row.
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
@@ -214,7 +214,7 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remem
 # %% [markdown]
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
-# For each further rank the trip there and back is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight, however large $m$ is. So our GPU 0 needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+# Each further rank's trip there and back is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -266,11 +266,11 @@ display(
 )
 
 # %% [markdown]
-# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6; it does 7 while rank 0 does its own. Three forwards and three steps back, less three boxes, leave 3 ms<!-- =3 + 3 - 3 -->. With $p$ ranks write $p-1$ for three, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
+# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6; it does 7 while rank 0 does its own. Of 3 ms<!-- =3 + 3 - 3 --> before and 3 ms after, $W$ fills 3, so 3 are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: it **stashes** inputs and gradients. Yet in flight and stashed together, no rank ever holds more than four micro-batches.
+# This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: instead of one micro-batch it now **stashes** inputs and gradients of four. Yet in flight and stashed together, no rank ever holds more.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
@@ -375,7 +375,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on fo
 #
 # ## Measure
 #
-# Do four processes really wait where the picture says? On one or two cores no schedule would be faster than another, because whenever one process waits, another takes its core. So we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take as long as over InfiniBand. Only these times are emulated; the list, the processes and the messages are real.
+# Do four processes really wait where the picture says? On a single core no schedule would be faster than another, because whenever one process waits, another takes its core. So we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take as long as over InfiniBand. Only these times are emulated; the list, the processes and the messages are real.
 
 # %% varies="measured times"
 
@@ -395,7 +395,7 @@ run_ranks(timed_step, 4, one_f_one_b, ONE)
 viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# Compare the lower four rows, the processes, with the upper four, the list. They agree box for box, but end a little later, because messages and the processes themselves take time.
+# Compare the lower four rows, the run of the processes, with the upper four, simulated from the list. They agree box for box, but end a little later, because messages and the processes themselves take time.
 #
 # ### When one stage is slower
 #
@@ -412,7 +412,7 @@ predict(
     guess=None,
     answer=100 * longer,
     unit="%",
-    think="how long rank 2 alone is busy with eight micro-batches",
+    think="how long rank 2 alone is busy with eight micro-batches, and what has to happen before and after",
 )
 viz.plot_schedule(
     one_f_one_b,
@@ -491,7 +491,7 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# The ladder computes in float64, and finds that only B is sound. In the second picture even B differs a little from one device: it adds in another order, here in float32, and training makes rounding grow. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
+# The ladder computes in float64, and finds that only B is sound. In the second picture even B drifts from one device: it adds in another order, here in float32, and training makes rounding grow, slowly. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
 
 # %% [markdown]
 # In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own norm, which is smaller than the whole model's, so clipping multiplies by a wrong factor. AdamW's first update divides any factor away, so A jumps one update later.
@@ -546,7 +546,7 @@ score()
 # | it fits one node | cut it like this, or as in lessons 05 and 06 |
 # | it needs several nodes | run the pipeline between them, over fast links |
 # | backward can be split | take ZB-H1, else 1F1B |
-# | memory is left | try interleaved, below |
+# | memory is left, links are fast | try interleaved with four stages, below |
 
 # %% [markdown]
 # ## What still hurts
@@ -642,7 +642,7 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 # In 32 texts there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last trip takes ten: text 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send text 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
 
 # %% [markdown]
-# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more memory than 1F1B. The way there and back is free of $W$, which a rank can compute while messages travel. And a text's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> of activations that it replaces.
+# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a text's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
 #
 # ## Llama 3.1 405B
 #
@@ -674,7 +674,7 @@ for v in (1, 2, 4, 8):
 pair = make_schedule("gpipe", 2, 3)
 # Each micro-batch has two entries: computing, and its message.
 forwards, backwards = pair.lists[0][:6], pair.lists[0][6:]
-too_early = (*forwards[:2], *backwards[:2], *forwards[2:], *backwards[2:])  # 0 goes backward before 1 goes forward
+too_early = (*forwards[:2], *backwards[:2], *forwards[2:], *backwards[2:])  # micro-batch 0 goes back before 1 has begun
 print(problems(replace(pair, lists=(too_early, pair.lists[1]))))
 for name, n_ranks, n_pieces, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 3, 2, 1)]:
     schedule = make_schedule(name, n_ranks, n_pieces, stages_per_rank=v)
