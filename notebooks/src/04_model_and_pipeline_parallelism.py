@@ -266,7 +266,7 @@ display(
 )
 
 # %% [markdown]
-# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6; it does 7 while rank 0 does its own. Of 3 ms<!-- =3 + 3 - 3 --> before and 3 ms after, $W$ fills 3, so 3 are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
+# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6, and 7 while rank 0 does its own. Of three forwards and three steps back $W$ fills three, so 3 ms<!-- =3 + 3 - 3 --> are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
