@@ -141,8 +141,9 @@ def _rounded_up(p: int) -> int:
 def _doublings(steps: float, extra: float, n: Network) -> Times:
     """So many doublings, and so many seconds for the further steps where p is no power of two."""
     more = extra * (_extra(n) > 0)
-    flat = {"recursive_doubling": _doubling(steps, n) + more, "halving_doubling": _halving(steps, n) + more}
-    return {**times(n), **flat}
+    return _but(
+        lambda n: {"recursive_doubling": _doubling(steps, n) + more, "halving_doubling": _halving(steps, n) + more}, n
+    )
 
 
 def _never(*names: str) -> _Slip:

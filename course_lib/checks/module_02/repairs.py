@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from course_lib.checks.kit.judge import write_exercise
 from course_lib.checks.kit.signature import Puzzle
 from course_lib.checks.kit.spec import FP32, Case, Level
@@ -13,8 +15,7 @@ _UNEVEN = (Case(world_size=3, length=20), Case(world_size=4, length=26), Case(wo
 
 
 def _largest(case: Case, seed: int) -> Puzzle:
-    puzzle = inputs.everything_everywhere(case, seed)
-    return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, largest=True)
+    return replace(inputs.everything_everywhere(case, seed), largest=True)
 
 
 def _one_loop_is_mended(case: Case, matrix: list[list[int]]) -> str | None:

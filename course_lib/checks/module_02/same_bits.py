@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import torch
@@ -46,8 +46,7 @@ def _as_often_as_a_gather(case: Case) -> CommTime:
 
 
 def _average(case: Case, seed: int) -> Puzzle:
-    puzzle = inputs.everything_everywhere(case, seed, chunks=1)
-    return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, divisor=case.world_size)
+    return replace(inputs.everything_everywhere(case, seed, chunks=1), divisor=case.world_size)
 
 
 def _compare(results: Sequence[Tensor], puzzle: Puzzle) -> str | None:
