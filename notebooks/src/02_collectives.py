@@ -396,7 +396,7 @@ viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 # %% [markdown]
 # Now each rank has 1001 numbers that are not whole. Ring B is off by 3, and each of its panels has one dark dot. Four does not divide 1001, so each rank keeps its own last number.
 #
-# A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each rank starts with its own tensor and adds the others as they arrive. Call the four a, b, c, d. Rank 0 computes ((a + d) + c) + b, but rank 1 computes ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
+# A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each rank starts with its own tensor and adds the others as they arrive. Call the four a, b, c, d. Rank 0 computes $((a + d) + c) + b$, but rank 1 computes $((b + a) + d) + c$. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
 
 # %% [markdown]
 # In ring C each sum is finished on one rank and then copied, so all ranks hold the same bits. We cut the tensor to save bytes, and got equal sums on top.

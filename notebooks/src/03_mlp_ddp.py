@@ -392,7 +392,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small 
 # %% [markdown]
 # The first screen breaks at rung 2, the gradients, "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so the ranks averaged unequally many losses: the mean of means!
 #
-# The right run passes all seven rungs, because its `Trainer` has the lonely row's cure: it multiplies a rank's sum of losses by the number of ranks, and divides by the targets of *all* ranks.
+# The right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by the targets of *all* ranks.
 
 # %% [markdown]
 # ## In PyTorch alone

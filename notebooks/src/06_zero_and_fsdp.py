@@ -3,7 +3,7 @@
 #
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
 #
-# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer, which keeps $m$, $v$ and a precise copy of the weight, 4 each.
+# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, 4 each.
 
 # %% folded=true
 # %load_ext course_lib
