@@ -72,16 +72,16 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 #
 # The first adds 1.35 billion and the second saves 0.81, so 0.54 remain: the missing half.
 #
-# Now for any shape: query and output have H² numbers each, key and value H×K, where K is the keys' width, here H/4. With V different tokens, and H numbers for each norm:
-#
-# $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
+# The next cell writes the count down for any shape, and compares it with two others: that of the library's `costs`, and that of a decoder which is really built.
 
 # %%
 L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
-K = LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads
+K = LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads  # the width of keys and values, here a quarter of H
 
-# A norm rescales a vector by H learned numbers: there are two in each layer, and one before the head.
-by_hand = L * (2 * H**2 + 2 * H * K + 3 * H * F_inner + 2 * H) + 2 * V * H + H
+attention = 2 * H**2 + 2 * H * K  # query and output, then key and value
+feed_forward = 3 * H * F_inner
+norms = 2 * H  # each rescales a vector by H learned numbers
+by_hand = L * (attention + feed_forward + norms) + 2 * V * H + H  # the two tables, and a norm before the head
 with torch.device("meta"):  # a tensor on this device has a shape and no data
     built = sum(p.numel() for p in Decoder(LLAMA_3_1_8B).parameters())
 print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
@@ -240,9 +240,11 @@ predict(
 )
 
 # %% [markdown]
-# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor.
+# The length is √3, because three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor.
 #
-# Pythagoras has the remedy too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length, or norm, of the whole. We test with SGD, because Adam divides by the gradients' size and would hide much of a wrong scale.
+# Pythagoras has the remedy too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the norm, that is the length, of the whole. We test with SGD, because Adam divides by the gradients' size and would hide much of a wrong scale.
+#
+# The next cell clips first by each chunk's own length, then by that of the whole. **Before you run it**, say how many ranks agree with one device each time, and how many with rank 0.
 
 
 # %%
@@ -308,20 +310,19 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# They differ by 4 bytes<!-- =4 -->, the loss's count of targets. Four layers of 2.594 MB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 --> make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->; head and loss keep the rest.
+# They differ by 4 bytes<!-- =4 -->, the loss's count of targets.
 #
-# Why each bar? The gradient of a product needs both factors, so forward keeps what matrices read and what is multiplied. Feed-forward's first two matrices make *gate* and *up*. A smooth function, silu, bends *gate*, and to know its slope backward needs *gate* itself. The product silu(gate)×up is *gated*, which the third matrix reads.
+# Why are these tensors kept? The gradient of a product needs both factors, so forward keeps everything that a matrix reads. Look at the four longest bars. They belong to feed-forward, where a token's vector has not H but F numbers. *gate* and *up* come out of its first two matrices, and their product *gated*, after a function silu has bent *gate*, goes into the third.
 #
-# These four bars have inner width F, the middle ones H, *key* and *value* K. The *rotations* tell attention where each token stands. The two small ones are the norms'.
+# Now look for attention's scores, one for each pair of tokens. They are not there, because PyTorch computes them again in backward. So activations grow with the text's length, and not with its square.
 
 # %% [markdown]
-# Where are attention's scores, one for each pair of tokens? PyTorch computes them again in backward, with the help of the short bar *log-sum-exp*. So activations grow with the text's length, not with its square.
+# How much is that for the 70B? Of the bars that count there, four have 28,672 numbers for each token, six have 8192 and two, key and value, have 1024. That makes 165,888 numbers for each token in each layer, and in bf16 each takes 2 bytes<!-- =2 -->.
 #
-# Now the 70B, with H 8192, F 28672 and K 1024, reads a text of 4096 tokens in bf16. On GPUs a fused norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
-#
-# **Predict** what its 80 layers keep.
+# A text has 4096 tokens, and the model has 80 layers. **Predict** what it keeps for backward.
 
 # %%
+# On GPUs a fused norm keeps only its input, so the two *normalised* bars do not count.
 one = costs.layer_activations(LLAMA, batch=1, sequence=4096, itemsize=2, fused_norms=True)
 predict(
     "GB of activations, all layers",
@@ -329,20 +330,18 @@ predict(
     answer=LLAMA.n_layers * sum(kept.nbytes for kept in one) / GB,
     unit="GB",
     tolerance=0.02,
-    think="how many numbers each bar keeps for one token, F, H or K, without the two bars that drop out",
+    think="numbers for each token and layer, then tokens, layers and bytes: powers of ten are enough",
 )
 
 # %% [markdown]
-# That is more than an H100 has, for a single text, and the states come on top! Nearly all of it is four bars of width F, six of H and two of K, which make 165,888 numbers for each token and layer. Yet forward starts from the layer's input alone, and its 8192 numbers are a twentieth of that.
+# That is more than an H100 has, for a single text, and the states come on top! Yet a layer's forward starts from its input alone, and these 8192 numbers are a twentieth of what is kept.
 #
-# So keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, PyTorch's activation checkpointing. Its price is a second forward of all layers in every step.
+# So keep the input, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing. Its price is a second forward of all layers in every step.
 
 # %% [markdown]
 # ## So, how many GPUs?
 #
-# Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs work on one text together, and each computes with an eighth of every matrix. That is **tensor parallelism**.
-#
-# `tp` counts the GPUs that share a text, and `dp` the texts. Norms have no matrix to share, so with `sequence_parallel` each GPU does them for an eighth of the tokens.
+# Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs work on one text together, and each computes with an eighth of every matrix. That is **tensor parallelism**. `tp` counts the GPUs that share a text, and `dp` the texts.
 #
 # This picture counts in GiB, as PyTorch's messages do. Each is 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB, so the line at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> reads 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 
@@ -350,6 +349,7 @@ predict(
 work = costs.Work(sequence=4096, microbatch=1)
 redone = replace(work, recompute="full")
 zero_3 = ParallelConfig(dp=64, zero_stage=3)
+# Norms have no matrix to share: with sequence_parallel each GPU does them for an eighth of the tokens.
 with_tp = ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)
 rows = {
     "ZeRO-3": costs.gpu_memory(LLAMA, zero_3, work, zero),
@@ -542,7 +542,7 @@ viz.plot_states(
 #
 # The workshop's 1B model is counted by a formula for a GPT: learned positions, biases, two feed-forward matrices.
 #
-# $$L(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
+# $$L\,(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
 #
 # With V 32,100 and S 2048 positions it gives 941<!-- =workshop_parameters(load_model("olmo_1b_workshop")) / 1e6 --> million. The OLMo 1B that was released has three feed-forward matrices of inner size 8192. It has no biases, no numbers in its norms and no table of positions. Embedding and head are **tied**: they share one table of 50,304 rows. H is 2048, L is 16. **Predict** its parameters.
 
@@ -563,11 +563,13 @@ for part in costs.PARTS:
 print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):15,}")
 
 # %% [markdown]
-# The formula is exact, for another model. It misses 20 %<!-- =100 * (1 - costs.workshop_parameters(load_model("olmo_1b_workshop")) / model_parameters(load_model("olmo_1b"))) --> of what the real one has.
+# The formula is exact, for another model. It misses 20 %<!-- =100 * (1 - costs.workshop_parameters(load_model("olmo_1b_workshop")) / model_parameters(load_model("olmo_1b"))) --> of what the real one has. For a Llama, whose keys and values have width K, we counted
+#
+# $$L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
 # ## More activations, put to the test
 #
-# What does recomputation really leave? And are printed formulas right? The first cell lets the small decoder recompute its layers, and asks autograd again. The second holds published formulas against our count, in bf16. Of each pair of lines, the first says how far a formula is off, and the second why. In Korthikanti's, s is the text's length, b the batch, h our H and a the number of heads. *Selective* and *full* say what is recomputed. The [Explorer](https://github.com/Siddhant-K-code/llm-parallelism-explorer-poc) is a public memory calculator.
+# What does recomputation really leave? And are printed formulas right? The first cell lets the small decoder recompute its layers. The second holds published formulas against our count, in bf16: how far each is off, and why. In Korthikanti's, s is the text's length, b the batch, h our H and a the number of heads. *Selective* and *full* say what is recomputed. The [Explorer](https://github.com/Siddhant-K-code/llm-parallelism-explorer-poc) is a public memory calculator.
 
 # %%
 again = copy.deepcopy(model)

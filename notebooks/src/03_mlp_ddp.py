@@ -468,16 +468,17 @@ for run, make in makers.items():
         falls[f"run {run}"] = museum.Fall(rung=error.rung, deviation=error.deviation, **both)
         what, _, way_out = str(error).split("; ", 2)
         print(f"run {run}: {what.partition(': ')[2]}\n    {way_out}")
-display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
+display(viz.plot_museum(falls), viz.animate_ladder("run A", falls["run A"]))  # choose another run
+viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
 
 # %% [markdown]
-# The last picture shows how roundings grow. **C** is sound, and off by a thousandth after some thirty steps. The others need up to six.
+# In the second picture run A climbs. The last shows how roundings grow. **C** is sound, and off by a thousandth after thirty steps. The others need up to six.
 #
 # **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. AdamW nearly hides a factor that lasts, but one device's first gradients are cut and A's are not, so A's factor changes: A jumps at step 3.
 #
 # **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290). So B cuts to half the length until one device stops cutting in step 4: B jumps at step 5.
 #
-# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in, and hardly shows in a length.
+# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in.
 
 # %% [markdown]
 # ## When to use it

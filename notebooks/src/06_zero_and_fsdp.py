@@ -467,10 +467,12 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
 fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
 predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
-viz.zero_explorer()  # give its fields other numbers
+display(viz.animate_zero_stages(30, 8), viz.zero_explorer())  # give its fields other numbers
 
 # %% [markdown]
-# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP brings them to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations.
+# On 64 GPUs ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. The first picture cuts the same 480 GB<!-- =16 * 30 --> on eight GPUs only. There even ZeRO-2 stays above the line, so the stage to take depends on how many share.
+#
+# The bars below show our 7.5 billion on 64. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 #
 # ## When to use it
 #
