@@ -17,14 +17,14 @@ from course_lib.viz.lines import algorithm_line, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 1.0, 2.5, 5.625
-_MARKERS = {"naive": "s", "ring": "o", "tree": "^", "recursive_doubling": "D", "halving_doubling": "v"}
+_MARKERS = {"naive": "s", "ring": "o", "tree": "^", "recursive_doubling": "D", "halving_doubling": "v", "native": "X"}
 _WIDTH = style.PAGE_WIDTH - _LEFT - _RIGHT
 _Lines = dict[str, list[SweepPoint]]
 
 
 @sheet.course_style()
 def plot_bandwidth(sweep: Sequence[SweepPoint], *, title: str = "All-reduce: how fast for which size?") -> Picture:
-    """Bytes of the tensor over measured seconds: a line for each own algorithm, PyTorch's own as open points.
+    """Bytes of the tensor over measured seconds: a line for each own algorithm, PyTorch's own as crosses.
 
     Raises: ValueError for an empty sweep.
     """
@@ -95,18 +95,18 @@ def plot_fit(
 
 
 def _draw_points(chart: Axes, name: str, sizes: Sequence[int], values: Sequence[float], *, joined: bool) -> None:
-    """One algorithm: filled markers, joined or not; PyTorch's own as open circles, never joined."""
-    hue, native = style.ALGORITHM_HUES[name], name == "native"
+    """One algorithm: filled markers, joined or not; PyTorch's own as crosses, never joined."""
+    hue = style.ALGORITHM_HUES[name]
     chart.plot(
         sizes,
         values,
         color=hue,
         marker=_MARKERS.get(name, "o"),
         markersize=8,
-        markerfacecolor=style.PAPER if native else hue,
-        markeredgecolor=hue if native else style.PAPER,
-        markeredgewidth=1.8 if native else 0.8,
-        linestyle="-" if joined and not native else "none",
+        markerfacecolor=hue,
+        markeredgecolor=style.PAPER,
+        markeredgewidth=0.8,
+        linestyle="-" if joined and name != "native" else "none",
         linewidth=2.2,
         zorder=3,
         clip_on=False,

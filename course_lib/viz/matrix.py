@@ -14,8 +14,12 @@ _NAMES, _SUMS, _GAP = 1.3, 1.5, 0.06  # inches: sender names, row sums, between 
 
 
 @sheet.course_style()
-def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to each rank") -> Picture:
+def plot_bytes_matrix(
+    ledger: Ledger, *, title: str = "Bytes from each rank to each rank", darkest: int | None = None
+) -> Picture:
     """Sender rows and receiver columns of a recorded run, with the sums; a darker cell carries more bytes.
+
+    Tables that stand side by side share one scale: `darkest` is the bytes of a full cell, or else this table's largest.
 
     Raises: ValueError for more than 8 ranks.
     """
@@ -26,7 +30,7 @@ def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to e
     row = 0.6
     left, top = style.MARGIN + _NAMES, style.HEADER + 0.52
     figure, page = sheet.new_page(top + (ranks + 1) * row + 0.4, title, _subtitle(ledger))
-    largest = max(max(line) for line in table) or 1
+    full = darkest or max(max(line) for line in table) or 1
     right, bottom = left + ranks * cell, top + ranks * row
     marks.label(page, style.MARGIN, top - 0.24, "from ↓ to →", colour=style.SOFT, align="left")
     for rank in range(ranks):
@@ -37,7 +41,7 @@ def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to e
         received = sum(line[rank] for line in table)
         _write_bytes(page, across, bottom + row / 2, cell, received, bold=True)
         for column, nbytes in enumerate(table[rank]):
-            _draw_cell(page, left + column * cell, top + rank * row, cell, row, nbytes, nbytes / largest)
+            _draw_cell(page, left + column * cell, top + rank * row, cell, row, nbytes, min(1, nbytes / full))
     marks.label(page, right + 0.75, top - 0.24, "sent", colour=style.SOFT)
     marks.label(page, style.MARGIN, bottom + row / 2, "received", colour=style.SOFT, align="left")
     total = format_bytes(sum(map(sum, table)))
@@ -46,7 +50,7 @@ def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to e
 
 
 def _draw_cell(page: Axes, x: float, y: float, cell: float, row: float, nbytes: int, share: float) -> None:
-    """Shaded from pale to slate by the cell's share of the largest one."""
+    """Shaded from pale to slate by the cell's share of a full one."""
     fill = style.tint(style.COMMUNICATION, 0.15 + 0.85 * share) if nbytes else style.PANEL
     marks.box(page, x, y, cell - _GAP, row - _GAP, fill=fill)
     colour = style.text_on(fill) if nbytes else style.SOFT

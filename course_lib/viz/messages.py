@@ -77,7 +77,7 @@ def plot_messages(
     across = len(rows[0])
     free = style.PAGE_WIDTH - 2 * style.MARGIN - across * _NAMES - (across - 1) * _GAP
     column = free / max(sum(max(1, len(steps)) for _, steps in row) for row in rows)
-    tall = (world_size - 1) * _LANE + 1.66
+    tall = (world_size - 1) * _LANE + 1.94
     title = "Who sends to whom, step by step"
     subtitle = "colour = sender;  column = step;  thickness = bytes of one message;  M = bytes of the tensor"
     figure, page = sheet.new_page(style.HEADER + len(rows) * tall + 0.12, title, subtitle)
@@ -116,12 +116,15 @@ def _draw_panel(
         page.plot([start, end], [y, y], color=style.FAINT, linewidth=1, zorder=0)
     for number, messages in enumerate(steps):
         x = start + number * column
-        marks.label(page, x + column / 2, lanes[-1] + 0.36, str(number + 1), size=style.SMALL_SIZE, colour=style.SOFT)
-        for message in messages if upto is None or number < upto else ():
+        shown = messages if upto is None or number < upto else []
+        for down, count in ((0.36, number + 1), *((0.64, message.chunks) for message in shown[:1])):
+            marks.label(page, x + column / 2, lanes[-1] + down, str(count), size=style.SMALL_SIZE, colour=style.SOFT)
+        for message in shown:
             faint = follow is not None and follow not in (message.source, message.target)
             _draw_message(page, message, (x + 0.1 * column, x + 0.92 * column), lanes, faint=faint)
-    marks.label(page, left, lanes[-1] + 0.36, "step", size=style.SMALL_SIZE, colour=style.SOFT, align="left")
-    marks.label(page, left, lanes[-1] + 0.68, cost, colour=style.SOFT, align="left")
+    for down, text in ((0.36, "step"), (0.64, f"M/{world_size} ×")):
+        marks.label(page, left, lanes[-1] + down, text, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
+    marks.label(page, left, lanes[-1] + 0.96, cost, colour=style.SOFT, align="left")
 
 
 def _draw_message(page: Axes, message: Sent, xs: tuple[float, float], lanes: Sequence[float], *, faint: bool) -> None:

@@ -34,7 +34,7 @@ COMPUTE = {
 }
 OTHER_COMPUTE = "#B8A9D9"
 ALGORITHM_HUES = {
-    "naive": "#B84A5E",
+    "naive": "#A85A00",
     "ring": "#332288",
     "tree": "#77771A",
     "recursive_doubling": "#1B8073",

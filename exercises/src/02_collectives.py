@@ -65,7 +65,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # ```text
 # naive    all ──► rank 0 (sums) ──► all            one partner at a time: a rank has one port
-# ring     chunks of M/p go round twice             once to be summed, once to be handed out
+# ring     chunks of M/p go round                   p-1 steps to be summed, p-1 to be handed out
 # tree     0 ─► 1,   0 ─► 2  1 ─► 3,  ...           broadcast: who has the tensor helps to pass it on
 # ```
 #
@@ -229,7 +229,7 @@ check("02.3", ring_all_gather)
 # ## 02.4
 #
 # *Write · easy · 10 minutes.* **You learn** why "an all-reduce is a reduce-scatter and an all-gather" may be the
-# most useful sentence of this course. FSDP and ZeRO will take the two halves apart.
+# most useful sentence of this course. ZeRO takes the two halves apart.
 #
 # Put your two functions together. If one of them is not ready yet, `comm.reduce_scatter(x)` and
 # `comm.all_gather(shard, length=...)` do the same and count as well.
@@ -260,9 +260,9 @@ check("02.4", ring_all_reduce)
 # ```text
 #            rank 0   rank 1   rank 2   rank 3   rank 4   rank 5
 # start        x
-# step 1       x ─────► x                                            1 helper
+# step 1       x ─────► x                                            2 have it
 # step 2       x ──────────────► x
-#                       x ──────────────► x                          3 helpers
+#                       x ──────────────► x                          4 have it
 # step 3       x ────────────────────────────────► x
 #                       x ────────────────────────────────► x        everybody
 # ```

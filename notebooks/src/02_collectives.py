@@ -37,9 +37,9 @@ run_ranks(on_the_clock, 4, "naive", 16 * MiB // 4, network)  # a number has 4 by
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
-# Look at the row of rank 0. The others send at once, but its network card takes in one message at a time, so the rest wait on the way. Then the sum goes out, again in three messages. So this **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
+# Look at the row of rank 0. The others send at once, but rank 0's network card takes in one message at a time, so two of them wait in the network. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
-# How long is that? The gradient of one layer is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. So one message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
+# How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 
 # %% [markdown]
 # By the same arithmetic, the last way of this lesson takes 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> on the same GPUs. You will be able to
@@ -49,7 +49,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # - write it in plain PyTorch, as a script.
 # - find a mistake that a test with a tolerance lets pass.
 #
-# *One hour; the exercises take three hours.*
+# *Fifty-five minutes; the exercises take three hours.*
 #
 # <details><summary>Before you start</summary>You need lesson 00; what we take from lesson 01 is said again. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
 
@@ -112,14 +112,14 @@ passed_on = ledger()
 predict("MiB that the busiest rank sends", guess=None, answer=passed_on.bytes_sent(0) / MiB)
 run_ranks(on_1_mib, 4, through_rank_0)
 display(
-    viz.plot_bytes_matrix(ledger(), title="Through rank 0: bytes from each rank to each rank"),
-    viz.plot_bytes_matrix(passed_on, title="In a circle: bytes from each rank to each rank"),
+    viz.plot_bytes_matrix(ledger(), title="Through rank 0: bytes from rank to rank", darkest=passed_on.bytes_sent(0)),
+    viz.plot_bytes_matrix(passed_on, title="In a circle: bytes from rank to rank"),
 )
 
 # %% [markdown]
 # A row shows what one rank sends. Find rank 0 in the upper picture: its row has three entries, while every other row has one. In the lower picture every row has a single entry, but it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
 #
-# Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. So a thousand ranks need 999 messages in a row, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->. That is half of the naive time, but still far too long.
+# Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. That is why a thousand ranks need only 999 messages in a row, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, but still far too long.
 
 # %% [markdown]
 # ## Second attempt: everybody adds a quarter
@@ -157,7 +157,7 @@ for step in (1, 2, 3):
 torch.equal(torch.cat([chunks[rank][rank] for rank in range(4)]), total)
 
 # %% [markdown]
-# `True`: each rank owns one finished chunk. The second half goes round the same circle, but nothing is added any more. What does rank 3 send first now? It has finished only its own chunk 3, so it sends that one. Then it passes on what comes from the left, first chunk 2 and then chunk 1. So the rule stays the same, except that the steps count from zero. The two halves together are called the **ring**.
+# `True`: each rank owns one finished chunk. The second half goes round the same circle, but nothing is added any more. What does rank 3 send first now? It has finished only its own chunk 3, so it sends that one. Then it passes on what comes from the left, first chunk 2 and then chunk 1. The rule stays the same, except that the steps count from zero. The two halves together are called the **ring**.
 #
 # **Predict.** Each of four ranks holds 1 MiB<!-- =MiB / MiB -->. How many MiB leave one rank in both halves together?
 
@@ -168,36 +168,31 @@ for step in (0, 1, 2):
     for (rank, c), data in zip(moving, sent, strict=True):
         chunks[(rank + 1) % 4][c] = data
 
-[torch.equal(torch.cat(row), total) for row in chunks]
 
-
-# %%
 def by_the_ring(x):
     return comm.all_reduce(x, algorithm="ring")
 
 
 run_ranks(on_1_mib, 4, by_the_ring)
 predict("MiB that each rank sends", guess=None, answer=ledger().bytes_sent(0) / MiB)
-display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: bytes from each rank to each rank"))
+print([torch.equal(torch.cat(row), total) for row in chunks])
+viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darkest=passed_on.bytes_sent(0))
 
 # %% [markdown]
-# Four times `True`: the ring is complete. Find chunk 2 in the first step of the picture: it leaves rank 3 for rank 0. It goes on to ranks 1 and 2, and takes on a colour at each stop. Then it goes round once more, with all its colours. In each step all four ranks send and receive, so nobody waits for rank 0.
+# Four times `True`: the ring is complete. In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less, but it makes four network cards carry what one had to carry alone.
 #
-# In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! So the ring sends no less, but it makes four network cards carry what one had to carry alone.
-
-# %% [markdown]
 # What becomes of the 1.5 on more ranks? In each half a rank sends $p-1$ chunks, all but one, and a chunk is one $p$-th of the tensor's $M$ bytes.
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take one number, and the first rank that knows the sum: by then a message from each of the $p-1$ others has arrived somewhere. Afterwards each of these others must still receive one. That makes at least $2\,(p-1)$ messages. The ring shares them equally, so unless the network itself adds, no way gives its busiest rank less.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Ranks alone cannot do with less, as *Going deeper* shows.
 
 # %% [markdown]
 # ## On real ranks
 #
-# So far four lists have played the ranks. Now you see the library's ring, as each real rank runs it. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, `arriving` lists receives that all start before the loop, and `combine` adds up. You know the index of the chunk that is sent: find it first, and then the line that adds.
+# So far four lists have played the ranks. Now you see the library's ring, as each real rank runs it. You know the index of the chunk that is sent, so find it first, and then the line that adds. Around them, `port` sends and receives, `rooms` makes memory for what will arrive, and `arriving` lists receives that all start before the loop.
 #
-# Below the code stands the ring behind a slider. Stop it at step 2, and find in the code what rank 0 is doing there.
+# Below the code stands the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and find in the code what rank 0 is doing there.
 
 # %%
 display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4))
@@ -205,7 +200,7 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the number of ranks divides the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. We compare the sums with those of one device, and the bytes with those of `comm_time`. This formula knows nothing of the code that sends.
+# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the number of ranks divides the length, nobody notices that a remainder got lost. That is why we take thirteen numbers, and three ranks are among the cases. We compare the sums with those of one device, and the bytes with those of `comm_time`. This formula knows nothing of the code that sends.
 
 
 # %%
@@ -217,14 +212,14 @@ def error_of(algorithm):
 
 for p in (1, 2, 3, 4, 6):
     for algorithm in ("naive", "ring"):
-        equal = max(run_ranks(error_of, p, algorithm)) < 1e-14
+        close = max(run_ranks(error_of, p, algorithm)) < 1e-14
         formula = comm_time("all_reduce", algorithm, world_size=p, length=13, itemsize=8)
         sent = tuple(ledger().bytes_sent(rank) for rank in range(p))
-        assert equal and sent == formula.sent_bytes
-        print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
+        assert close and sent == formula.sent_bytes
+        print(f"{p} ranks, {algorithm:5}  right up to rounding; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 keeps back its own chunk, the long one, and sends 72 bytes<!-- =9 * 8 -->. In the second it keeps back chunk 1, which reaches it last, and sends 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep back the long chunk, so they send more.
+# Every sum is right up to rounding. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact each sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others have three.
 
 # %% [markdown]
 # ## How long does it take?
@@ -242,18 +237,18 @@ predict("µs for 1 KiB", guess=None, answer=round(1e6 * small.span_s), tolerance
 viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 
 # %% [markdown]
-# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, just like the upper one, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. So every message has this price, however short it is. The price is called the latency, **α**.
+# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, just like the upper one, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. Every message has this price, however short it is. It is called the latency, **α**.
 #
-# Now look at the upper row, where each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, because a quarter of the tensor has to pass. So each byte has a price as well, called **β**. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> it is a fiftieth of a nanosecond.
+# Now look at the upper row, where each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, because a quarter of the tensor has to pass. Each byte has a price as well, then, and this one is called **β**. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> it is a fiftieth of a nanosecond.
 
 # %% [markdown]
-# So you pay twice. If $s$ messages in a row carry $n$ bytes together, they take
+# You pay twice. If $s$ messages in a row carry $n$ bytes together, they take
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
-# Check it on the upper row: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->, as the clock said.
+# The clock sleeps by this formula, so its upper row must close: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->. *Going deeper* measures whether your machine follows it.
 #
-# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! It makes as many starts as the naive way, with a thousandth of the bytes each, so starts cost most. Take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
+# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors: **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! It makes as many starts as the naive way, with a thousandth of the bytes each, so starts cost most. Always ask: **is my message so small that I pay for starts, or so large that I pay for bytes?**
 
 # %% [markdown]
 # ## Fewer starts
@@ -268,28 +263,26 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
 
 # %% [markdown]
-# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps; the ring carries as much, but in fourteen.
+# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the same swaps backwards hand them out. This **halving-doubling** carries 1.75 tensors in six steps; the ring carries as much, but in fourteen.
 #
-# **Predict.** On 64 ranks the ring makes 126 starts and carries almost two tensors; recursive doubling makes six starts and carries six tensors. From how many MiB on is the ring faster? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
+# **Predict.** On 64 ranks recursive doubling makes six starts and carries six tensors. Halving-doubling makes twelve starts and carries almost two tensors. From how many MiB on is it the faster one? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
 # %%
-meet = crossing_bytes("recursive_doubling", "ring", world_size=64, link=INFINIBAND)
-predict("MiB from which the ring is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1)
+meet = crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND)
+predict("MiB from which halving-doubling is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1)
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# Recursive doubling carries four tensors more, but makes 120 starts fewer. Where the lines cross, one tensor takes as long as thirty starts, which makes about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
+# Recursive doubling carries four tensors more, but makes six starts fewer, and in six starts 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where one tensor is a quarter of that, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB -->. Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's starts.
 #
-# See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with a tenth of the ring's starts. Nothing beats the dashed line: the dearer of six starts and the ring's bytes.
-#
-# Why build rings? Our formula gives each pair its own wire, but 32 swaps may have to share. In a ring everybody talks to a neighbour. Besides, doubling wants a power of two: of a thousand ranks, 488 hand in whole tensors and get whole sums back.
+# Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs may have to share. In a ring everybody talks to a neighbour. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
 # So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends only a third of that. A ring gains nothing from NVLink, because somewhere the ring leaves the node, and each step waits for its slowest message.
 #
-# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. It adds up only this chunk, with the GPUs that hold the same chunk in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
+# Therefore do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. It adds up only this chunk, with the GPUs that hold the same chunk in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so ranks 0 and 2 add up these 8 MiB<!-- =16 / 2 -->. As a ring of two, they need two steps of 4 MiB<!-- =16 / 4 -->. At the end ranks 0 and 1 swap their finished halves.
@@ -308,9 +301,9 @@ print({name: f"{1e6 * span:.0f} µs" for name, span in seconds.items()})
 viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", node_size=2)
 
 # %% [markdown]
-# In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring also pays six starts on the slow wire, while the hierarchy pays only two.
+# In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring pays six starts on the slow wire and the hierarchy only two.
 #
-# In nodes of four even less crosses, because each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->. Inside, three quarters of the tensor pass twice by NVLink, which takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# In nodes of four even less crosses, because each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->. Inside, a ring passes three quarters of the tensor twice, to one neighbour at a time, which takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. One layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -322,8 +315,6 @@ display(viz.show_source(Path("scripts/02_collectives.py")))
 
 # %% [markdown]
 # How do these processes find each other? `torchrun` starts them and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads these variables and connects the processes, by gloo on CPUs and by NCCL on GPUs.
-#
-# Two places further down are easy to get wrong. A group is some of the ranks, yet *all* ranks must make *all* groups, even those to which they do not belong. And nobody may leave before the barrier, because leaving closes connections that others still need.
 #
 # The next cell starts the script, as `torchrun --nproc-per-node 4 scripts/02_collectives.py` does in a terminal. Then our ring adds up the same numbers.
 
@@ -345,12 +336,12 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # | `algorithm="ring"` | – | the back end chooses; NCCL by formulas like ours |
 # | `ledger()` | – | nobody counts; use a profiler |
 #
-# On GPUs the lines should stay as they are. Under Slurm `srun` starts `torchrun` once on each node, with `--nnodes` and a common `--rdzv-endpoint`.
+# On GPUs the lines should stay as they are.
 
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test from the top of this page, but a harder one follows.
+# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed, but a harder one follows.
 #
 # **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`.
 
@@ -401,18 +392,18 @@ viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 # %% [markdown]
 # In ring C each sum is finished on one rank and then copied, so all ranks hold the same bits. We cut the tensor to save bytes, and got equal sums on top.
 #
-# Does it matter that ring A's ranks disagree? In bfloat16 you can watch it, because there 256 + 1 is 256, as in lesson 01. Below, rank 0 first brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. After 50, 100 and 200 steps the cell prints how far their weights are apart.
+# Does it matter that ring A's ranks disagree? In bfloat16 you can watch it, because there 256 + 1 is 256, as in lesson 01. Below, rank 0 first brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. After 200 steps the cell prints how far their weights are apart.
 
 
 # %% varies="two hundred steps of rounding differ between processors"
-def after_training(add_up, steps):
+def after_training(add_up):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 1))
     data = torch.randn(64, 8)
     target = torch.sin(3 * data[:, :1]) * data[:, 1:2]
     mine = slice(16 * dist.get_rank(), 16 * dist.get_rank() + 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(steps):
+    for _ in range(200):
         optimizer.zero_grad()
         F.mse_loss(model(data[mine]), target[mine]).backward()
         for weight in model.parameters():
@@ -424,10 +415,9 @@ def after_training(add_up, steps):
 ones = torch.tensor([[256.0], [1.0], [1.0], [1.0]], dtype=torch.bfloat16)
 for name in ("A", "C"):
     print(f"ring {name}: 256 + 1 + 1 + 1 is", *(x.item() for x in run_ranks(on_my_row, 4, rings[name], ones)))
-    for steps in (50, 100, 200):
-        losses, weights = zip(*run_ranks(after_training, 4, rings[name], steps), strict=True)
-        apart = max((other - weights[0]).abs().max().item() for other in weights)
-        print(f"   {steps:3} steps: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
+    losses, weights = zip(*run_ranks(after_training, 4, rings[name]), strict=True)
+    apart = max((other - weights[0]).abs().max().item() for other in weights)
+    print(f"   after training: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
 
 # %% [markdown]
 # The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
@@ -439,54 +429,23 @@ for name in ("A", "C"):
 # %% [markdown]
 # ## When to use what
 #
-# Not everything that travels is a sum for everybody, so first ask who needs what.
+# You can choose now. Ask first whether you pay for starts or for bytes, and then which wires the ranks share.
 #
-# | who has and needs what | its name |
-# | --- | --- |
-# | one rank has weights that all need | broadcast, by a tree: 1, 2, 4, 8 holders |
-# | each holds a part, and needs the whole | all-gather |
-# | each needs one chunk of the sum | reduce-scatter, half of an all-reduce |
-# | each has a different chunk for every rank | all-to-all |
-#
-# A sum for everybody is an all-reduce. Three more words are under *Going deeper*.
-
-# %% [markdown]
-# Which way should an all-reduce take?
-#
-# | tensor | way | because |
+# | your tensor | the way | because |
 # | --- | --- | --- |
-# | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks; any on 2 | recursive doubling | fewest starts |
+# | short: below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
 # | long, on 4, 8, 16, … ranks | halving-doubling | few starts, if no wires are shared |
 # | long, on other numbers | a ring | few bytes, neighbours talk |
 # | long, fast wires inside nodes | the hierarchy | little crosses |
-# | many short ones | joined into one | starts are paid once |
 #
-# **Predict.** A thousand GPUs, four in a node, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is nothing faster than the ring? Give the letters.
-
-# %%
-names = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
-layers = 32 * layer_parameters(LLAMA_3_1_8B)
-cases = {"A": (1, 1000, 4), "B": (layers, 1000, 4), "C": (layers, 1000, 1), "D": (layers, 1024, 1)}
-ms = {}
-for case, (length, p, node_size) in cases.items():
-    shape = {"world_size": p, "length": length, "itemsize": 2, "node_size": node_size}
-    ms[case] = [1e3 * comm_time("all_reduce", name, **shape).time_s(NVLINK, INFINIBAND) for name in names]
-predict("where the ring is fastest", guess=None, answer="".join(case for case in cases if ms[case][0] == min(ms[case])))
-print("milliseconds", *(f"{name:>18}" for name in names))
-for case, row in ms.items():
-    print(f"{case:12}", *(f"{one:18.2f}" for one in row))
-
-# %% [markdown]
-# In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
-#
-# In C each node has a single GPU, so the hierarchy *is* the ring. Halving-doubling has 488 ranks too many, whose whole tensors double its time. In D it has none, so it wins.
+# *Going deeper* lets you try the table on a thousand ranks, and names what travels besides sums.
 
 # %% [markdown]
 # ## Back to the thousand ranks
 #
 # One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, less than 32 times 16, because starts are paid only once.
 #
-# By lesson 01's count, 6 operations for each parameter and token, a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. If the sum comes after that, over a fifth of each step is waiting.
+# Is that much? Lesson 01 counted 6 operations for each parameter and token, so at 40 %<!-- =40 --> of its peak an H100 computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. If the sum comes after that, over a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 
@@ -515,15 +474,56 @@ score()
 #
 # ## All eight words
 #
-# You have met five ways to move a tensor. Here are all eight. Read each picture as *before → after*; those with "reduce" also add up what they move. Scatter deals out the chunks of one rank and gather undoes that, and a reduce is a broadcast backwards.
+# Not everything that travels is a sum for everybody, so first ask who needs what.
+#
+# | who has and needs what | its name |
+# | --- | --- |
+# | one rank has weights that all need | broadcast |
+# | each holds a part, and needs the whole | all-gather |
+# | each needs one chunk of the sum | reduce-scatter |
+# | each has a different chunk for every rank | all-to-all |
+#
+# Here are all eight. Read each picture as *before → after*; those with "reduce" also add up what they move. Scatter deals out the chunks of one rank and gather undoes that, and a reduce is a broadcast backwards.
 
 # %%
 viz.primitives_overview()
 
 # %% [markdown]
+# ## Which way on a thousand GPUs?
+#
+# **Predict.** A thousand GPUs, four in a node, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node. Where is nothing faster than the ring? Give the letters.
+
+# %%
+names = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
+layers = 32 * layer_parameters(LLAMA_3_1_8B)
+cases = {"A": (1, 1000, 4), "B": (layers, 1000, 4), "C": (layers, 1000, 1)}
+ms = {}
+for case, (length, p, node_size) in cases.items():
+    shape = {"world_size": p, "length": length, "itemsize": 2, "node_size": node_size}
+    ms[case] = [1e3 * comm_time("all_reduce", name, **shape).time_s(NVLINK, INFINIBAND) for name in names]
+predict("where the ring is fastest", guess=None, answer="".join(case for case in cases if ms[case][0] == min(ms[case])))
+print("milliseconds", *(f"{name:>18}" for name in names))
+for case, row in ms.items():
+    print(f"{case:12}", *(f"{one:18.2f}" for one in row))
+
+# %% [markdown]
+# In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
+#
+# In C each node has a single GPU, so the hierarchy *is* the ring. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, which doubles its time.
+
+# %% [markdown]
+# ## Ranks alone cannot do with less
+#
+# Why can no way send fewer bytes than the ring? Take one number, and stop when the first rank knows its sum. By then each of the $p-1$ others has sent a message, and each must still receive the sum. That makes at least $2\,(p-1)$ messages. The ring shares them equally, so unless the network itself adds, no way gives its busiest rank less.
+#
+# Why are six starts the fewest on 64 ranks? At first only rank 0 knows its number. In each step everybody who knows it can tell one other, so after six steps 64 ranks do. These limits are the dashed line in the picture of the four ways.
+
+# %% [markdown]
 # ## What your machine does
 #
-# Now without the clock. We time real all-reduces of many sizes on four of your processes, and look for the α and β that fit best. At the left a curve is flat: there you pay for starts. At the right it climbs, since there the bytes cost most. The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. Some lie far from there, because four processes share your cores. PyTorch's own all-reduce is drawn open and was left out of the fit.
+# Now without the clock. We time real all-reduces on four of your processes, and look for the α and β that fit best. Both curves are flat at the left, where you pay for starts, and climb at the right, where the bytes cost most.
+#
+# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. At the left some lie far off, because four processes share your cores, and a start may wait until another has had its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
 
 # %% varies="measured times"
 names = ["ring", "recursive_doubling", "native"]
@@ -535,7 +535,7 @@ viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.se
 # %% [markdown]
 # ## All six, PyTorch's own, and groups
 #
-# `algorithm="native"` calls `torch.distributed` behind our names. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree, which adds up along branches and sends the sum back. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. A collective that is given a group runs among its members alone.
+# `algorithm="native"` hands the tensor to `torch.distributed`. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree, which adds up along branches. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. *All* ranks make *all* groups, but only the members call a collective in one.
 #
 # The last cell asks of all six what ring A failed: do all ranks get the same bits? Most finish each sum on one rank and copy it. In recursive doubling, two ranks that swap add the same two numbers, and a + b rounds as b + a does.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from course_lib import viz
 from course_lib.comm.ledger import Event, Ledger
@@ -204,6 +204,17 @@ def test_the_matrix_says_its_sums():
     assert "all together: 12 KiB" in text
 
 
+def test_tables_on_one_scale_shade_fewer_bytes_paler():
+    def fill(darkest):
+        figure = viz.plot_bytes_matrix(ring_ledger(3), darkest=darkest).figure
+        return {to_hex(box.get_facecolor()).upper() for box in figure.findobj(FancyBboxPatch)}
+
+    full = style.tint(style.COMMUNICATION, 1).upper()
+    third = style.tint(style.COMMUNICATION, 0.15 + 0.85 / 3).upper()
+    assert full in fill(None) and full in fill(4 * 1024)
+    assert third in fill(12 * 1024) and full not in fill(12 * 1024)
+
+
 def test_the_matrix_owns_up_to_native_calls():
     native = Event(rank=0, kind="native", operation="all_reduce", call=1, recorded=False)
     assert "not shown: messages inside native calls (1 events)" in viz.plot_bytes_matrix(Ledger([native], 2)).text
@@ -273,6 +284,12 @@ def test_messages_can_be_built_up_step_by_step():
     for upto in (1, 3):
         part = viz.plot_messages(["halving_doubling"], upto=upto).text.splitlines()
         assert part == [line for line in whole if line not in steps[upto:]]
+
+
+def test_under_each_step_that_is_drawn_stands_the_size_of_its_messages():
+    texts = [text for text, *_ in drawn_texts(viz.plot_messages(["halving_doubling"], upto=2).figure)]
+    digits = sorted(text for text in texts if text.isdigit())
+    assert "M/8 ×" in texts and digits == sorted([*"123456", *"42"])
 
 
 def test_only_the_messages_of_the_followed_rank_are_in_full_colour():
