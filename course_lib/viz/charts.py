@@ -69,7 +69,8 @@ def number_axis(chart: Axes, values: Sequence[float], most: int) -> None:
     chart.yaxis.set_major_locator(FixedLocator(shown if len(shown) <= most else ticks[::3]))
     chart.yaxis.set_minor_locator(NullLocator())
     chart.yaxis.set_minor_formatter(NullFormatter())
-    form = "g" if high / low < 1e4 else ".0e"  # not 0.0001 above 1e-05
+    plain = high / low < 1e4 or (low >= 1e-4 and high < 1e6)  # which "g" writes without an exponent
+    form = "g" if plain else ".0e"  # not 0.0001 above 1e-05
     chart.yaxis.set_major_formatter(lambda value, _: f"{value:{form}}")
     chart.tick_params(axis="y", length=0, pad=6)
     centre_on_ticks(chart)

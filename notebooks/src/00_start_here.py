@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. The picture below shows the losses of both. Run the folded cell without opening it: the training in it comes back at the end, when you can read it.
+# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. The cell below trains both and draws their losses. Leave it folded, because it comes back at the end, when you can read it.
 
 # %% folded=true
 # %load_ext course_lib
@@ -14,33 +14,31 @@ from course_lib.comm import naive
 from course_lib.ranks import ledger, run_ranks
 
 
-def train_tiny(divide_by, steps=40):
+def train_tiny(divide_by, optimizer_class=torch.optim.Adam, lr=0.1):
     torch.manual_seed(0)
     data, solution = torch.randn(64, 8), torch.randn(8, 1)
     mine = data.tensor_split(dist.get_world_size())[dist.get_rank()]  # this process's rows
     w = torch.zeros(8, 1, requires_grad=True)
-    adam, losses, gradients = torch.optim.Adam([w], lr=0.1), [], []
-    for _ in range(steps):
+    optimizer, losses, gradients = optimizer_class([w], lr=lr), [], []
+    for _ in range(40):
         losses.append(((data @ w - data @ solution) ** 2).mean().item())  # over all rows, to be drawn
-        adam.zero_grad()
+        optimizer.zero_grad()
         ((mine @ w - mine @ solution) ** 2).mean().backward()
         dist.all_reduce(w.grad)
         w.grad /= divide_by
         gradients.append(w.grad.clone())
-        adam.step()
+        optimizer.step()
     return torch.tensor(losses), torch.stack(gradients)
 
 
 runs = {"training A": run_ranks(train_tiny, 4, 4)[0], "training B": run_ranks(train_tiny, 4, 1)[0]}
-
-# %%
 viz.plot_loss_curves(
     {name: losses.tolist() for name, (losses, _) in runs.items()},
     title="Two trainings on four processes; one has wrong gradients",
 )
 
 # %% [markdown]
-# Look for a difference between the two lines. B's thin line lies in the middle of A's broad one, all the way. So from these losses nobody can say which training is the wrong one.
+# Look for a difference between the two lines. B's thin line lies in the middle of A's broad one. So from these losses nobody can say which training is the wrong one.
 #
 # A silent mistake can even be in PyTorch itself. In September 2025 a user reported that one of PyTorch's own calls [gave wrong numbers](https://github.com/pytorch/pytorch/issues/162338). The developers labelled the report *silent*, because no error message tells you that anything is wrong.
 
@@ -57,13 +55,13 @@ viz.plot_loss_curves(
 #
 # A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. Training even a Llama of 8 billion parameters takes more, as lesson 01 counts. So several GPUs share the work, each with its own process. Since each computes only a part, they must exchange the parts and agree on one result. This course is about how they agree, what it costs, and how to notice if they do not. Processes on a CPU must agree too, so you need no GPU.
 #
-# Such a process is called a **rank**. Ranks are numbered from 0, and how many there are is the **world size**.
+# Each process of a training is called a **rank**. Ranks are numbered from 0, and how many there are is the **world size**.
 
 # %%
 viz.plot_ranks(4)
 
 # %% [markdown]
-# Read the picture from left to right. Your notebook is none of the four ranks, so it stands beside them. It sends all of them the same cell, and it collects what each one answers.
+# Read the picture from left to right. Your notebook is not a rank itself, so it stands beside the four. It sends all of them the same cell, and it collects what each one answers.
 #
 # A cell that begins with `%%ranks 4` runs on four ranks, all at once. Every other cell runs in the notebook.
 
@@ -72,7 +70,7 @@ viz.plot_ranks(4)
 print(f"I am rank {rank} of {world_size}")
 
 # %% [markdown]
-# Four processes have run the *same* cell, and they stay alive for the next one. They may print in any order, but you always read their lines in the order of the ranks. What a rank prints stands after a bar, and the value of the cell's last line after an arrow.
+# Four processes have run the *same* cell, and they stay alive for the next one. You read their lines in the order of the ranks. What a rank prints stands after a bar, and the value of the cell's last line after an arrow.
 #
 # Each rank knows a few names from the start: `rank`, `world_size`, `torch`, and `dist`, short for `torch.distributed`.
 
@@ -89,9 +87,9 @@ x = 100 - rank
 draw, x
 
 # %% [markdown]
-# All four draw the same number. Each rank has a random generator in its own memory. All four generators began with the same seed, so their first numbers are the same. That is how four processes of a training can start alike.
+# All four draw the same number. Each rank has a random generator in its own memory, but all four generators began with the same seed. That is how four processes of a training can start alike.
 #
-# But `x` is one name with four values, because each rank keeps an `x` of its own. There is no shared variable in this course, ever. So if a rank needs what another rank knows, somebody has to *send* it. The notebook has no `x` at all, since it is a process of its own, which never ran that cell.
+# But `x` is one name with four values, because each rank keeps an `x` of its own. There is no shared variable, ever. So if a rank needs what another rank knows, somebody has to *send* it. The notebook, which is a process of its own, has no `x` at all.
 
 # %% [markdown]
 # **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. It can compute that, so nothing is sent. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
@@ -107,7 +105,7 @@ draw, x
 # Even a model that fits on one GPU is trained on several, to save time. Each rank has a copy and its own quarter of the data, so each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
 
 # %% [markdown]
-# Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it for `None` in the second cell below. More than one answer would make sense, so settle on one.
+# Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it in place of `None` in the second cell below. More than one answer would make sense, so settle on one.
 #
 # That second cell runs in the notebook, which cannot see the variables of a rank. So `--pull after` in the first cell fetches the variable `after`, as a list with one entry for each rank.
 
@@ -127,11 +125,11 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Each row is a rank, with a colour of its own. A to D are their tensors, here of four numbers. Yours had one, so look only at the first column. On the right every rank holds that column's sum, Σ0, in all four colours.
+# Each row is a rank, with a colour of its own. A to D are their tensors, here in four parts, called **chunks**. Yours had one number, so look only at the first column. On the right every rank holds that column's sum, Σ0, with stripes of all four colours.
 #
-# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged: for that, divide by the world size yourself. And the sum **overwrites**: it stands in the tensor itself, where the rank's own number was.
+# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged. And the sum **overwrites**: it stands in the tensor itself, where the rank's own number was.
 #
-# Somebody calls all-reduce twice on the same tensor. **Before you run it**, say what rank 0 then holds. Think about what each rank brings to the second call.
+# Somebody calls all-reduce twice on the same tensor. **Before you run it**, say what rank 0 then holds.
 
 # %%
 # %%ranks 4
@@ -145,27 +143,23 @@ gradient.item()
 #
 # ## What is right?
 #
-# Now divide. To check the result, one process computes the same average alone. In this course nothing counts as right until it equals the result of one process.
+# To get the average, divide the sum by the world size. Is the result right? In this course nothing counts as right until it equals the result of one process. So below, every rank also computes the average alone, from all four numbers.
 
 # %%
-# %%ranks 4 --pull averaged
+# %%ranks 4
 gradient = torch.tensor([rank + 1.0])
 dist.all_reduce(gradient)
-averaged = gradient / world_size
-
-# %%
-alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
-[torch.equal(mine, alone) for mine in averaged]
+alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean()
+(gradient / world_size).item(), alone.item()
 
 # %% [markdown]
-# Four times `True`: every rank holds one process's result.
-
-# %% [markdown]
+# Both ways give 2.5 on every rank.
+#
 # ## What happens inside?
 #
-# A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds. This half is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
+# A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First every other rank sends its tensor to rank 0, which adds them to its own. That is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. Below, each rank holds two numbers, and `naive` is the way through rank 0. This call leaves your tensor alone and returns the sum.
+# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`. They write into a **ledger** who sent each message, to whom, and how many bytes. Below, each rank holds two numbers, and `naive` is the way through rank 0. This call leaves your tensor alone and returns the sum.
 
 # %%
 # %%ranks 4
@@ -191,7 +185,7 @@ viz.plot_bytes_matrix(ledger())
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So three messages travelled in each half, and six messages of eight bytes make 48.
 
 # %% [markdown]
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor. A `port` is a rank's way to send and receive. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`, a copy of your tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, what should the picture's first row add up to?
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. Now read the lines above it. The root makes `room` for one tensor, the `inbox`. Into it the root receives from one rank after another, and each time `combine` adds what came to `x`, a copy of the root's own tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, what should the picture's first row add up to?
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
@@ -201,7 +195,7 @@ display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 #
 # ## When one rank fails
 #
-# In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. PyTorch hides its messages, so think about the root's loop in our `reduce`.
+# In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. In a notebook the process of rank 1 survives its mistake, ready for your next cell. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. PyTorch hides its messages, so think about the root's loop in our `reduce`.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -211,14 +205,14 @@ if rank == 1:
 dist.all_reduce(gradient)
 
 # %% [markdown]
-# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. So the course started all four ranks again, and their variables are gone.
+# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. Left alone, the three would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group). So the course started all four ranks again, and their variables are gone.
 #
-# Without that restart the process of rank 1 would live on, ready for your next cell. The other three would wait for it until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
+# In a script a rank that fails also ends. Its connections close, and gloo tells those who wait for it: *Connection closed by peer*. If you ever read that, look for the rank that failed first.
 
 # %% [markdown]
 # ## When the calls do not match
 #
-# The most puzzling failure shows no error at all. It happens, for example, when the ranks do not agree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce, which is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
+# The most puzzling failure shows no error at all. It happens when ranks disagree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce through rank 0, which is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -231,14 +225,18 @@ else:
     comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch, so it waits for a message from rank 1. By the code above rank 1 sends to rank 0 and never to rank 2. Even that has not happened, because our collectives first wait until all ranks have come. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
+# This line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell.
+#
+# Rank 2 took the other branch, so it waits for a message from rank 1. In the code above, rank 1 sends only to rank 0, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2, and ranks 1 and 3 need the root's sum. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
 
 # %% [markdown]
 # ## Find this hang yourself
 #
-# The four ranks below stand in a circle again. They hold 1, 2, 3 and 4, each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
+# The four ranks below stand in a circle again. Each wants to hand its number, 1 to 4, to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
 #
-# <details><summary>One way to mend it</summary>All four receive before they send, so nobody sends. Try all four sending first: that hangs as well, since over gloo <code>dist.send</code> waits until somebody receives. So let rank 0 alone send first and receive afterwards.</details>
+# <details><summary>Why nobody can move</summary>All four receive before they send, so nobody sends.</details>
+#
+# <details><summary>One way to mend it</summary>Try all four sending first: that hangs as well, since over gloo <code>dist.send</code> waits until somebody receives. So let rank 0 alone send first and receive afterwards.</details>
 
 # %% folded=true tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -271,31 +269,44 @@ for name, (losses, gradients) in runs.items():
     print(f"{name}: each entry is {times.min():.1f} to {times.max():.1f} times one process's; losses {gap:.5f} apart")
 
 # %% [markdown]
-# Four times as long, so B is wrong. The lines below the answer say more: to one decimal, every entry of B's 40 gradients is four times that of one process, and A's agree with it. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide.
+# Four times as long, so B is wrong. The lines below the answer say more: to one decimal, every entry of B's 40 gradients is four times that of one process, and A's agree with it. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide. In the report of the first screen PyTorch did the same: over gloo, a call that was asked for the average gave the sum.
 
 # %% [markdown]
-# But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient!
-#
-# So be bolder. Training C divides by 400, so its first gradient is a hundred times too short. In the first picture A's loss comes below 0.4 in step 9. **Predict** the step in which C's does.
+# But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient! How wrong must a gradient be before the loss shows it? Training C divides by 400, so its first gradient is a hundred times too short.
 
 # %%
-training_c = run_ranks(train_tiny, 4, 400)[0]
-predict(
-    "step in which C's loss is first below 0.4",
-    guess=None,
-    answer=(training_c[0] < 0.4).int().argmax() + 1,
-    think="what B's losses told you about its steps",
-)
-every = {"one process": one_process}
-every |= {"training B": runs["training B"], "training A": runs["training A"], "training C": training_c}
-losses = {name: losses.tolist() for name, (losses, _) in every.items()}
-norms = {name: gradients.norm(dim=(1, 2)).tolist() for name, (_, gradients) in every.items()}
-viz.plot_loss_curves(losses, norms, title="Four trainings, and the length of their gradients")
+runs["training C"] = run_ranks(train_tiny, 4, 400)[0]
+losses = {name: losses.tolist() for name, (losses, _) in runs.items()}
+norms = {name: gradients.norm(dim=(1, 2)).tolist() for name, (_, gradients) in runs.items()}
+viz.plot_loss_curves(losses, norms, title="Three trainings, and the length of their gradients")
 
 # %% [markdown]
-# It is the same step! The broad line is now one process, and in the upper panel all three trainings lie on it. In the lower panel equal distances are equal factors: B is always four times A, and C a hundredth.
+# C's losses too are those of A. But in the lower panel, where equal distances are equal factors, B is always four times A, and C a hundredth.
 #
-# The reason is Adam, which divides each entry of a gradient by its usual size. In step 1 that is its own size, so an entry of 3 becomes 1, and C's 0.03 does too. The factor cancels, and the weights stay almost those of A. With plain SGD nothing cancels, and B's first step would be four times too long.
+# The reason is Adam, which divides each entry of a gradient by its recent size. In step 1 that is its own size, so an entry of 3 becomes 1, and C's 0.03 does too. The factor cancels, and the weights stay almost those of A.
+#
+# Plain SGD divides by nothing. Its step is the learning rate times the gradient, and on our data it learns with any rate up to 0.5. **Predict** whose loss is lowest in step 5. Type "A", "B" or "C".
+
+# %%
+lr = 0.1
+with_sgd = {
+    name: run_ranks(train_tiny, 4, divide_by, torch.optim.SGD, lr)[0][0][:5].tolist()  # the first five losses
+    for name, divide_by in {"training A": 4, "training B": 1, "training C": 400}.items()
+}
+predict(
+    f"letter of the training whose loss is lowest in step 5, with SGD and a learning rate of {lr}",
+    guess=None,
+    answer=min(with_sgd, key=lambda name: with_sgd[name][-1])[-1],
+    think="which learning rate would give A the steps of B, and which one those of C",
+)
+viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learning rate of {lr}")
+
+# %% [markdown]
+# B, with wrong gradients! For SGD a factor in the gradient is a factor in the learning rate. So B trains as A would with 0.4, and C as A would with 0.001. Now the mistake shows, but the curve that looks best is the wrong one.
+#
+# **Your turn.** Set `lr` to 0.2. Work out the three rates, predict again, and run the cell.
+#
+# <details><summary>What you should see</summary>A. B's rate is now 0.8, so its steps go too far, and from step 3 on its loss grows.</details>
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -317,14 +328,14 @@ score()
 # ## Questions
 #
 # <details><summary>1. Four ranks call all-reduce in a loop, but one leaves it early. What do you see?</summary>
-# Nothing, until the cell reaches its time limit, which is 30 s<!-- =run_ranks.__kwdefaults__["timeout"] --> unless you set one. Then a report says that the others wait in all-reduce.
+# Nothing, until the cell reaches its time limit, which is 30 s<!-- =run_ranks.__kwdefaults__["timeout"] --> unless you set one. Then a report says that the others wait in all-reduce. In a script, where the rank ends, they get an error.
 # </details>
 #
 # <details><summary>2. The loss with 4 ranks equals the loss with 1. Are the gradients right?</summary>
-# Not proven. Compare the gradients themselves.
+# You cannot know: B's losses were right too, with gradients four times too long. Compare the gradients themselves.
 # </details>
 #
-# **Next:** [lesson 01](01_why_distributed.ipynb) takes up a claim that we left unproven: that a Llama does not fit on one GPU. What fills a GPU, and how many are needed?
+# **Next:** [lesson 01](01_why_distributed.ipynb) takes up a claim that we left unproven: training a Llama takes more than one GPU. What fills them?
 
 # %% [markdown]
 # # Going deeper
@@ -334,7 +345,7 @@ score()
 # %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits for its receiver, and a busy core delays both. *Waiting* means that the message was not sent yet. In your next run only rank 0's order is the same.
+# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits until its receiver is ready, and a process may wait for a free core. A pale bar means that nothing was sent yet. In your next run only rank 0's order is the same.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -360,7 +371,7 @@ rank * 10
 # %% [markdown]
 # ## A mismatch
 #
-# There is a third way to fail: all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, the others four. Before a tensor travels, our collectives compare notes about its length, and every rank reads all four notes. **Before you run it**, say whom the message blames: rank 3, the other three, or nobody. Think about what three equal notes prove.
+# There is a third way to fail: all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, the others four. Before a tensor travels, our collectives compare notes about its length, and every rank reads all four notes. **Before you run it**, say whom the message blames: rank 3, the other three, or nobody. Think about what a rank can know from four notes.
 
 # %% tags=["raises-exception"]
 # %%ranks 4

@@ -281,6 +281,16 @@ def test_a_log_axis_names_2_and_5_only_where_there_is_room():
 
 
 @pytest.mark.parametrize(
+    ("ends", "tick", "label"),
+    [([0.002, 16], 0.01, "0.01"), ([1e-5, 1], 0.01, "1e-02"), ([1, 1e7], 100, "1e+02")],
+)
+def test_a_log_axis_writes_exponents_only_where_a_plain_number_would_be_long(ends, tick, label):
+    chart = viz.plot_scaling(LINKS).figure.axes[1]
+    charts.number_axis(chart, ends, most=5)
+    assert chart.yaxis.get_major_formatter()(tick) == label
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: viz.plot_gradients([{}] * 5, {}), r"plot_gradients: world_size=5; this picture holds 1 to 4 ranks"),
