@@ -246,9 +246,9 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
-# The clock sleeps by this formula, so its upper row must close: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->. *Going deeper* measures whether your machine follows it.
+# The clock sleeps by this formula, so its upper row must close: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->. *Going deeper* measures your machine.
 #
-# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors: **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! It makes as many starts as the naive way, with a thousandth of the bytes each, so starts cost most. Always ask: **is my message so small that I pay for starts, or so large that I pay for bytes?**
+# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors: **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! The ring makes as many starts as the naive way, with a thousandth of the bytes each, so starts cost most. Always ask: **is my message so small that I pay for starts, or so large that I pay for bytes?**
 
 # %% [markdown]
 # ## Fewer starts
