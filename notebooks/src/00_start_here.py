@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. The cell below trains both and draws their losses. Leave it folded, because it comes back at the end, when you can read it.
+# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. It comes back at the end, when you can read it.
 
 # %% folded=true
 # %load_ext course_lib
@@ -157,7 +157,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean()
 #
 # ## What happens inside?
 #
-# A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First every other rank sends its tensor to rank 0, which adds them to its own. That is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
+# A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First all other ranks send their tensors to rank 0, which adds them to its own. That is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
 # PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`. They write into a **ledger** who sent each message, to whom, and how many bytes. Below, each rank holds two numbers, and `naive` is the way through rank 0. This call leaves your tensor alone and returns the sum.
 
@@ -185,7 +185,7 @@ viz.plot_bytes_matrix(ledger())
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So three messages travelled in each half, and six messages of eight bytes make 48.
 
 # %% [markdown]
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. Now read the lines above it. The root makes `room` for one tensor, the `inbox`. Into it the root receives from one rank after another, and each time `combine` adds what came to `x`, a copy of the root's own tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, what should the picture's first row add up to?
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. Now read the lines above it. The root makes `room` for one tensor, the `inbox`. Into it the root receives from one rank after another, and each time `combine` adds the inbox to `x`, a copy of the root's own tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, what should the picture's first row add up to?
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
@@ -205,14 +205,14 @@ if rank == 1:
 dist.all_reduce(gradient)
 
 # %% [markdown]
-# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. Left alone, the three would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group). So the course started all four ranks again, and their variables are gone.
+# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. Left alone, they would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group). So the course started all four ranks again, and their variables are gone.
 #
 # In a script a rank that fails also ends. Its connections close, and gloo tells those who wait for it: *Connection closed by peer*. If you ever read that, look for the rank that failed first.
 
 # %% [markdown]
 # ## When the calls do not match
 #
-# The most puzzling failure shows no error at all. It happens when ranks disagree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce through rank 0, which is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
+# The most puzzling failure shows no error at all. It can happen when ranks disagree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce through rank 0, which is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -306,7 +306,7 @@ viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learn
 #
 # **Your turn.** Set `lr` to 0.2. Work out the three rates, predict again, and run the cell.
 #
-# <details><summary>What you should see</summary>A. B's rate is now 0.8, so its steps go too far, and from step 3 on its loss grows.</details>
+# <details><summary>What you should see</summary>A. B's rate is now 0.8, so its steps go too far, and after step 2 its loss grows.</details>
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -382,7 +382,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 # %% [markdown]
 # Nobody is blamed. All four ranks read the same notes: four, four, four and five. So all four complain, and only one of their equal tracebacks is shown. None of them can know which length you meant.
 #
-# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without that setting you may get no error at all.
+# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as this course does for its ranks. Without that setting you may get no error at all. We gave four ranks of a script these lengths over gloo: ranks 1 and 2 returned with a wrong sum, and only rank 3 noticed, since it waited in vain.
 
 # %% [markdown]
 # ## On GPUs, and from a script
