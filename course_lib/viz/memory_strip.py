@@ -21,6 +21,7 @@ from course_lib.viz.picture import Picture
 _TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.75, 1.85  # inches: a strip, to the next, names, the peak
 _TICKS = 3  # at most, above the foot of a strip
 _LINE = 0.27  # inches: from the line of the blocks' numbers to the line of words below it
+_STALK = (-0.16, 0.16)  # inches: a thin line from a column to its word in the second line, around the first
 _WORDS = {"start": 1, "loss": 1, "gradients": 1, "end": 0}  # instants beside the blocks' own: in which of these lines
 _SAID = {"gradients": "update"}  # when gradients are complete, the update begins
 _MOST, _MOST_INSTANTS = 5, 20
@@ -180,6 +181,8 @@ def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -
         if name in _WORDS:
             middle = _LEFT + (place + 0.5) * wide
             marks.label(page, middle, y + _WORDS[name] * _LINE, _said(name), size=style.SMALL_SIZE, colour=style.SOFT)
+            if _WORDS[name]:
+                page.plot([middle, middle], [y + end for end in _STALK], color=style.IDLE, linewidth=1.2)
 
 
 def _short(nbytes: int, digits: str = ".3g") -> str:

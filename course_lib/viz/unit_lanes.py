@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import call_times
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, sheet, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.clock import DIGITS, time_unit
 from course_lib.viz.entries import Entry
 from course_lib.viz.keys import draw_key
@@ -15,7 +15,7 @@ from course_lib.viz.lanes import Span, draw_ground, draw_spans, prepare_lanes, w
 from course_lib.viz.picture import Picture
 from course_lib.viz.timeline import kind_of
 
-_LEFT, _RIGHT, _LANE, _PITCH = 1.4, 1.42, 0.4, 1.36  # inches: lane names, the step's end in words, a lane, a run
+_LEFT, _RIGHT, _LANE, _PITCH = 1.4, 0.5, 0.4, 1.36  # inches: lane names, what is right of the lanes, a lane, a run
 _MOST = 3
 _COMPUTE, _NETWORK = 0, 1
 _PLACE = (0.06, 0.94)
@@ -70,9 +70,8 @@ def plot_units(
             write_texts(axes, these, factor, _PLACE, width / reach, room=0.02, colour=style.text_on(hue))
         foot = end + _BESIDE * reach / width
         axes.axvline(foot, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
-        charts.write(
-            axes, end, 1, f"{_three_digits(end)} {unit}", within="data", right=10, weight=600, size=style.BASE_SIZE
-        )
+        right = _LEFT + foot * width / reach
+        marks.label(page, right, above + 0.12, f"{_three_digits(end)} {unit}", bold=True, align="right")
     kinds = dict.fromkeys(map(kind_of, runs.values()))
     return Picture(figure, title=title, description=_in_words(spans, ends, subtitle), kinds=[*kinds])
 

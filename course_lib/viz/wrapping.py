@@ -17,7 +17,7 @@ Groups = Sequence[tuple[str, ...]]  # the module names of each unit
 _NAMES, _ROW, _TALL, _LARGEST = 2.35, 0.5, 0.34, 1.75  # inches: names, a policy, a unit, the largest unit in numbers
 _LEAST = 0.62  # inches: a part of the model
 _MOST_PARTS, _MOST_ROWS = 12, 8
-_UNIT, _ROOT = style.COMMUNICATION, style.FAINT
+_UNIT, _ROOT = style.COMMUNICATION, style.tint(style.COMMUNICATION, 0.4)
 
 
 @sheet.course_style()

@@ -238,7 +238,7 @@ check("06.4", memory, seed=GRADE_SEED)
 # %% [markdown]
 # ## 06.5
 #
-# *Write · medium · 30 minutes.* **You learn** how a layer computes with a weight that nobody owns.
+# *Write · medium · 30 minutes.* **You learn** how a layer computes with a weight that nobody keeps whole.
 #
 # ZeRO-3 shares out the weights as well, and a product needs all of its matrix. So the ranks gather it, multiply, and let it go again. In
 # backward it is needed once more, and gathered once more:
@@ -344,8 +344,7 @@ print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two r
 
 # %% [markdown]
 # `FULL_SHARD` shares each unit among all p GPUs, and gathers a block for forward and again for backward. `HYBRID_SHARD` does so among the s
-# GPUs of a node. The nodes are copies of each other, so each GPU all-reduces its piece of the gradients across them. Only the last two
-# rows have more than one micro-batch.
+# GPUs of a node. The nodes are copies of each other, so each GPU all-reduces its piece of the gradients across them.
 #
 # | name | number to give, for one step |
 # | --- | --- |
@@ -424,8 +423,8 @@ check("06.8", worst, seed=GRADE_SEED)
 #
 # *Find the bug · medium · 25 minutes.* **You learn** to follow a number through two groups of ranks.
 #
-# You have written all parts of an FSDP by now. Here they are together, in one class. A `Unit` is a layer whose weights are a piece between
-# its uses. It is made for HYBRID_SHARD: the ranks in `inside` share the row, and those in `across` have the same piece of it.
+# You have written all parts of an FSDP by now. Here they are together, in one class. A `Unit` is a layer that keeps only a piece of its
+# weights while nobody uses it. It is made for HYBRID_SHARD: the ranks in `inside` share the row, and those in `across` have the same piece of it.
 # `resize_(0)` gives the row's memory back while everything that looks into it stays in place, so that the row can be filled again.
 
 
@@ -523,8 +522,8 @@ def climb(unit, shards=2, rungs=RUNGS, steps=3):
 
 
 # %% [markdown]
-# Write down in `diagnosis` the rung, as `climb` names it, and the ratio of the ranks to one device, as a number. Find the line that makes this ratio before you look at the cell below, and mend its method. Try your
-# repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
+# Write down in `diagnosis` the rung, as `climb` names it, and the ratio of the ranks to one device, as a number. Find the line that makes this ratio,
+# and write its method again in `Repaired`, below `diagnosis`; the other methods are inherited. Try your repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
 #
 # **Target:** the gradients of one device, on any number of ranks, however many of them share a row.
 
@@ -535,11 +534,8 @@ class Repaired(Unit):
         """Return two things for 4 ranks, 2 of which share a row: the first rung that fails, and the ratio there."""
         ### BEGIN SOLUTION
         return "gradients", 0.5
-        ### END SOLUTION
 
     def average(self, row):
-        """Return this rank's piece of the average over all ranks. row: flat, the unit's whole gradient on this rank."""
-        ### BEGIN SOLUTION
         mine = comm.reduce_scatter(row, group=self.inside)
         comm.all_reduce_(mine, group=self.across)
         return mine / dist.get_world_size()
@@ -604,11 +600,11 @@ def gathers_of(unit):
 
 
 # %% [markdown]
-# Write down what you found, and mend it. Rewrite the two methods below, or delete them and write others. What you delete is inherited from
+# Write down what you found, and mend it. Rewrite `after_forward` and `free` below, or delete both and write others. What you delete is inherited from
 # `Saving`; `Unit.free(self)` always frees.
 #
-# **Target:** the gradients of one device in every step, also with evaluations in between, before or after a backward. With U units a
-# micro-batch makes 2 U − 1 all-gathers of weights, and after backward every unit is a piece again.
+# **Target:** the gradients of one device in every step, also if the model is evaluated before a step, or between a backward and its
+# update. With U units a micro-batch makes 2 U − 1 all-gathers of weights, and after backward every unit is a piece again.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-10", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -72,7 +72,7 @@ viz.plot_states(
 #
 # Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. All is in float32, so no precise copy is needed.
 #
-# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so they make one device's step. The picture shows the ranks' memory after the next backward and its all-reduce, when $m$ and $v$ exist.
+# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so each makes the step of one device. The picture shows the ranks' memory in the second step, after its all-reduce, because only the first step makes $m$ and $v$.
 
 # %%
 torch.manual_seed(0)
@@ -149,9 +149,9 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 #
 # The 38 striped gradients are useless after the reduce-scatter, but until then they take up memory.
 #
-# So why wait? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next come. This is **ZeRO-2**.
+# So why wait for the end of backward? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next layer's come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives the whole last layer to rank 1, so for this layer rank 0 would only send and rank 1 only receive. Half of each wire would be idle. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
+# But our cut at 19 gives the whole last layer to rank 1. For this layer rank 0 would only send and rank 1 only receive, so half of each wire would be idle. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -214,10 +214,10 @@ mine = [unit.tensor_split(2)[rank].clone() for unit in units]  # this rank's pie
 del units
 
 whole = all_gather(mine[0])
-hidden = x @ whole[:24].view(4, 6).T + whole[24:]
+hidden = x @ whole[:24].view(4, 6).T + whole[24:]  # its 28 numbers: 24 of W1, then 4 of b1
 del whole  # forget the first unit
 whole = all_gather(mine[1])
-y = hidden @ whole[:8].view(2, 4).T + whole[8:]
+y = hidden @ whole[:8].view(2, 4).T + whole[8:]  # its 10 numbers: 8 of W2, then 2 of b2
 del whole  # forget the second unit
 
 g = 2 * (y - goals[samples]) / y.numel()  # gradient of the mean squared error
@@ -233,7 +233,7 @@ first = torch.zeros(14)  # and this rank's piece of the ranks' average
 # %%
 right = gradient_of(slice(0, 8))
 for name, found, wanted in (("first", first, right[:28]), ("second", second, right[28:])):
-    equal = torch.allclose(torch.cat([*found]), wanted, atol=1e-6)
+    equal = torch.allclose(torch.cat([*found]), wanted, atol=1e-6)  # what is pulled has an entry for each rank
     print(f"{name} unit: {'equal to one device' if equal else 'not yet equal'}")
 
 # %% [markdown]
@@ -278,18 +278,18 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# The list above shows one micro-batch, without *free*, which sends nothing. Weights travel twice in it, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
+# The list above shows one micro-batch, and leaves out only *free*. Weights travel twice, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
-# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP makes $3m$. For our four that makes 2, 5 and **12**.
+# How many trips do the others make for $m$ micro-batches? Data parallelism and ZeRO-1 make 2, the halves of one all-reduce. ZeRO-2 makes $m$ with gradients and one with weights, whereas FSDP makes $3m$. For our four micro-batches these are 2, 5 and **12**.
 
 # %% [markdown]
 # ## Must we wait for the weights?
 #
-# In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the next. A backward can hide two collectives: the gather for the backward that follows, and the reduce-scatter of the one before.
+# In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
 #
-# Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing, 12 gathers and 6 reduce-scatters make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
-# **Predict** how long the step takes with prefetch. Even unit 5 is freed after its forward. Which collectives find nothing to hide behind?
+# **Predict** how long the step takes with prefetch. Each unit is still freed after its forward. Which collectives find no computing to hide behind?
 
 
 # %%
@@ -313,7 +313,7 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture the row *compute* has three wide gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right unit 0's gradients are summed up. These three add to the 9 ms<!-- =6 * 1.5 --> of computing; the other 15 hide.
+# In the lower picture the row *compute* has three wide gaps. At the left it waits for unit 0, and at the right unit 0's gradients are summed up. In the middle it waits for unit 5, with which backward begins. Forward has just freed it, because the library treats all units alike. Three collectives add to the 9 ms<!-- =6 * 1.5 --> of computing, and the other 15 hide.
 #
 # The price is memory: while unit 2 computes in blue, the network brings unit 3, so **two** units are whole.
 #
@@ -333,9 +333,9 @@ def llama_alone(train):
     return Trainer(Decoder(SMALL), train)
 
 
-def llama_sharded(train, *bugs, technique=None, config=SMALL):
+def llama_sharded(train, technique=None, config=SMALL):
     mesh = make_mesh(dp=dist.get_world_size())
-    return Trainer(Decoder(config), train, mesh=mesh, apply=(technique or fully_shard(by_block), *bugs))
+    return Trainer(Decoder(config), train, mesh=mesh, apply=(technique or fully_shard(by_block),))
 
 
 def two_micro_batches(train):
@@ -348,12 +348,12 @@ for name, make in (("ZeRO-2", two_micro_batches), ("FSDP", llama_sharded)):
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)  # the last one, FSDP
 
 # %% [markdown]
-# Both agree with one device on every rung, ZeRO-2 even with two micro-batches. In the picture FSDP differs only in the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
+# Both agree with one device on every rung, ZeRO-2 even with two micro-batches. In the picture FSDP differs only in the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping needs the *gradient norm*, to which all gradients contribute. So each rank adds up the squares of its own pieces, and an all-reduce adds up these sums. For *save and load* the pieces are put together, and taken apart again.
 
 # %% [markdown]
 # ## Measure: what is in memory
 #
-# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again, while 1.7 MiB<!-- =4 * 435_264 / MiB --> of gradients come in. At the loss the activations take 1.5 to 2 times as much as all gradients.
+# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again, while 1.7 MiB<!-- =4 * 435_264 / MiB --> of gradients come in. At the loss the activations take more than one and a half times as much as all gradients.
 #
 # **Predict.** By how many MiB is the highest point of the step lower under ZeRO-2 than under ZeRO-1?
 
@@ -378,9 +378,9 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Begin with the first column of each strip. Under ZeRO-1 the yellow optimizer shrinks to a quarter, but only FSDP shrinks the violet weights as well.
 #
-# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text it would free fewer, and ZeRO-2 would lower the peak a little.
+# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With less text, and so less to free, ZeRO-2 could lower the peak.
 #
-# FSDP peaks one column later, when blocks 7 and 6 are whole besides the **root**, a unit of embedding, last norm and head. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# FSDP peaks one column later, where its dark box holds three units: block 7, the prefetched block 6, and the **root**, a unit of embedding, last norm and head. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -407,13 +407,19 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`.
 
+
 # %% varies="forty steps of rounding differ between processors"
+def llama_with(train, *bugs):
+    mesh = make_mesh(dp=dist.get_world_size())
+    return Trainer(Decoder(SMALL), train, mesh=mesh, apply=(fully_shard(by_block), *bugs))
+
+
 names = sorted([*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
 exhibits = {"A": names[4], "B": names[1], "C": names[0]}  # print them after you have decided
 reading = replace(text, batch_size=16)
 
 makers = {
-    run: museum.SHARDED_BUGS[name].planted(llama_sharded) if name != "sound" else llama_sharded
+    run: museum.SHARDED_BUGS[name].planted(llama_with) if name != "sound" else llama_with
     for run, name in exhibits.items()
 }
 curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
@@ -436,9 +442,13 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, which keeps no $m$ and $v$. Gradients are cleared after each step, so step 2 inherits only weights from step 1. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture.
+# Run C agrees in float64, so its drift in float32 is rounding. Run B leaves two clues.
 #
-# **Predict.** Which part of a step goes wrong?
+# The **ladder** trains with SGD, where a step hands on nothing but weights. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong.
+#
+# The **curve** comes from AdamW. Look at its left end: in which step does run B's loss, which is known after forward, go wrong?
+#
+# **Predict.** Which part of a step goes wrong? In the order of time:
 #
 # - **G** gather the pieces for forward,
 # - **H** gather them again for backward,
@@ -450,14 +460,16 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# Take the curve first. Run B's loss is right in step 2, so **U** wrote the right weights in step 1, and **G** gathered them. In step 3 the loss is wrong, so step 2 failed after its forward.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), so each rank shrinks its gradients by its own factor. Adam divides most of it away, and the curve looks sound. Run C climbed the ladder in float64, so its drift is rounding in float32, enlarged by training.
+# By the ladder **H**, **R** and **N** worked in step 1, and since then only the weights are new. **R** and **N** read no weights, and **U** starts from those that **G** has read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+#
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Its curve looks sound, because Adam divides most of the wrong factor away.
 
 # %% [markdown]
 # ## Back to the large models
 #
-# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each GPU keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 it would share them with its 127 twins, keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and send no more.
+# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on 128 GPUs, each of which keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU would share them with its twins in the 127 other copies, keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and send no more.
 #
 # A higher stage never sends less, so take the lowest that fits.
 #
@@ -470,9 +482,9 @@ predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, ans
 display(viz.animate_zero_stages(30, 8), viz.zero_explorer())  # give its fields other numbers
 
 # %% [markdown]
-# On 64 GPUs ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. The first picture cuts the same 480 GB<!-- =16 * 30 --> on eight GPUs only. There even ZeRO-2 stays above the line, so the stage to take depends on how many share.
+# On 64 GPUs ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. The first picture shares the same 480 GB<!-- =16 * 30 --> among eight GPUs only. There even ZeRO-2 stays above the line, so the stage to take depends on how many share.
 #
-# The bars below show our 7.5 billion on 64. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# The bars under it are our 7.5 billion on 64 GPUs. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown that the training stays the same.
 #
 # ## When to use it
 #
@@ -480,19 +492,21 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer())  # give its fields 
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2 |
 # | gradients too | ZeRO-2 | $m + 1$ |
-# | weights too | FSDP | $3m$, or $2m + 1$ if whole gradients are kept to the last |
+# | weights too | FSDP | $3m$ |
 
 # %% [markdown]
 # Go down these lines and stop where the model fits.
 #
-# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between them. A gather hides only behind enough text: over 64 GPUs, that of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
+# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes.
+#
+# And a gather hides only behind enough text. Over 64 GPUs the gather of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. But text makes activations, which FSDP does not cut. And every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
+# So FSDP wants much text on each GPU, although text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But they wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But these ranks wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -506,8 +520,8 @@ score()
 # That each number is treated by itself. So each matrix goes whole to one rank, or is gathered.
 # </details>
 #
-# <details><summary>2. Why is unit 5 gathered twice in a row? What would you change?</summary>
-# It is freed after forward, although backward begins with it. Keep it; in PyTorch, with <code>reshard_after_forward=False</code> for this unit alone.
+# <details><summary>2. How long would the step with prefetch take if unit 5 stayed whole after its forward?</summary>
+# Only two collectives would be left that nothing hides, so 9.68 ms<!-- =6 * 1.5 + 2 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. PyTorch keeps a unit whole with <code>reshard_after_forward=False</code>.
 # </details>
 
 # %% [markdown]
@@ -517,7 +531,7 @@ score()
 #
 # ## What a decoder sends
 #
-# On the perceptron FSDP made three trips. And on a decoder? What its blocks leave over, embedding, last norm and head, is a unit too, the **root**. Both passes begin and end there, so it is gathered once and stays whole.
+# On the perceptron FSDP made three trips. And on a decoder? There the root is a unit too: embedding, last norm and head. Both passes begin and end with it, so it is gathered once and stays whole.
 #
 # In a ring each of $p$ ranks sends $p-1$ of $p$ pieces. With $\Psi$ parameters a trip has
 #
@@ -565,7 +579,7 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are. Here neither is, so two lines are equal. `by_block_group` takes two neighbours together. `size_based` asks only for enough parameters: a hundred million in PyTorch, 30,000 here. So it finds parts *within* blocks.
+# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are, but here neither is, so two lines are equal. `by_block_group` takes two neighbours together. `size_based` asks only for enough parameters, a hundred million in PyTorch and 30,000 here, so it finds parts *within* blocks.
 #
 # ## Four strategies
 #
@@ -581,7 +595,9 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     print(f"{strategy:14} equal on two rungs; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries only 500,864 of the bytes above. But then the model has to fit into one node.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there.
+#
+# `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries only about a quarter of the last line's bytes. But then the model has to fit into one node.
 
 # %% [markdown]
 # ## What PyTorch does otherwise
@@ -591,7 +607,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | pieces of any length | a DTensor, `Shard(0)` | cut in its first dimension, and padded to be sent |
-# | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them |
+# | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them; that makes $2m + 1$ trips |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
 
@@ -607,7 +623,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide the two? Take again the layer and the text of the last part. Backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before.
+# Can backward hide a gather and a reduction? In the last part's example backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before, of which 0.9 ms<!-- =63 * 1e3 * INFINIBAND.alpha_s --> are starts.
 #
 # **Predict** how long both take, if gradients are summed up in float32.
 
@@ -638,7 +654,7 @@ for dtype, took in both_ms.items():
 #
 # ## Offload
 #
-# What still does not fit can lie elsewhere. The pieces are needed for a gather, and Adam's states for the update alone. So both may lie in the CPU's memory, and the states even on a disk, as in ZeRO-Infinity.
+# What still does not fit can lie elsewhere. The pieces are needed for a gather, and Adam's states only for the update, so both may lie in the CPU's memory, and the states even on a disk, as in ZeRO-Infinity.
 #
 # **Predict.** Each of four ranks keeps a quarter of the small Llama, in float32. How many bytes will it have on the disk?
 
