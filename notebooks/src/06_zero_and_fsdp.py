@@ -70,9 +70,9 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. All is in float32, so no precise copy is needed.
+# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. In float32 no precise copy is needed.
 #
-# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so each makes the step of one device. The picture shows the ranks' memory in the second step, after its all-reduce, because only the first step makes $m$ and $v$.
+# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so each makes the step of one device. The picture shows their memory in the second step, when $m$ and $v$ exist, after the all-reduce.
 
 # %%
 torch.manual_seed(0)
@@ -378,7 +378,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Begin with the first column of each strip. Under ZeRO-1 the yellow optimizer shrinks to a quarter, but only FSDP shrinks the violet weights as well.
 #
-# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With less text, and so less to free, ZeRO-2 could lower the peak.
+# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients.
 #
 # FSDP peaks one column later, where its dark box holds three units: block 7, the prefetched block 6, and the **root**, a unit of embedding, last norm and head. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
@@ -464,7 +464,7 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 #
 # By the ladder **H**, **R** and **N** worked in step 1, and since then only the weights are new. **R** and **N** read no weights, and **U** starts from those that **G** has read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Its curve looks sound, because Adam divides most of the wrong factor away.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides most of the wrong factor away, so the curve hides it.
 
 # %% [markdown]
 # ## Back to the large models
@@ -482,7 +482,7 @@ predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, ans
 display(viz.animate_zero_stages(30, 8), viz.zero_explorer())  # give its fields other numbers
 
 # %% [markdown]
-# On 64 GPUs ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. The first picture shares the same 480 GB<!-- =16 * 30 --> among eight GPUs only. There even ZeRO-2 stays above the line, so the stage to take depends on how many share.
+# On 64 GPUs ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. Among eight GPUs only, as in the first picture, even ZeRO-2 stays above the line, so the stage to take depends on how many share.
 #
 # The bars under it are our 7.5 billion on 64 GPUs. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown that the training stays the same.
 #
@@ -521,7 +521,11 @@ score()
 # </details>
 #
 # <details><summary>2. How long would the step with prefetch take if unit 5 stayed whole after its forward?</summary>
-# Only two collectives would be left that nothing hides, so 9.68 ms<!-- =6 * 1.5 + 2 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. PyTorch keeps a unit whole with <code>reshard_after_forward=False</code>.
+# Two collectives are left that nothing hides, so 9.68 ms<!-- =6 * 1.5 + 2 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. PyTorch keeps a unit whole with <code>reshard_after_forward=False</code>.
+# </details>
+#
+# <details><summary>3. When would ZeRO-2 lower the peak that we measured?</summary>
+# With less text, if a block's backward freed less than it brings: the end of backward would then be highest.
 # </details>
 
 # %% [markdown]
