@@ -47,8 +47,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # Go through the parameters: `layer1.weight` (24 numbers), `layer1.bias` (4), `layer2.weight` (8), `layer2.bias` (2). For each of them
 # `comm.all_reduce(x)` returns the sum of all ranks' `x`.
 #
-# One thing can go wrong. All ranks must make the same calls in the same order, but a model may choose its layers by the rows, so this rank's rows may not have reached a parameter,
-# and then `p.grad` is `None`. If it is trained, another rank may well have a gradient for it. So take part, with zeros.
+# One thing can go wrong. All ranks must make the same calls in the same order. But a model may choose its layers by the rows, and
+# where a rank's rows have not reached a parameter, its `p.grad` is `None`. If the parameter is trained, another rank may well have a
+# gradient for it. So take part, with zeros.
 #
 # **Target:** the average on every rank, one all-reduce for each trained parameter, none for a frozen one.
 
@@ -85,8 +86,8 @@ check("03.1", average_gradients)
 
 # %% [markdown]
 # `comm.broadcast(x, src=0)` returns rank 0's `x`, as a new tensor. But an optimizer may hold the model's own tensors already. If you put
-# others in their place, it goes on training the old ones. After `p.data = ...` the optimizer follows, but a view of the old memory,
-# such as a bucket, does not. So write *into* the tensors that are there.
+# others in their place, it goes on training the old ones. So write *into* the tensors that are there; even `p.data = ...` would leave a view
+# of the old memory behind.
 #
 # And do not stop at the trained weights. A model also has frozen ones, and **buffers**: numbers that belong to it and are not trained,
 # such as the running mean of a batch normalization.
@@ -128,7 +129,7 @@ check("03.2", same_start)
 # Your function computes the loss of *its own* rows, goes backward, averages the gradients, and returns the mean loss of the whole batch.
 # To average, call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.replicate import average_gradients`.
 #
-# **Target:** the gradient and the loss of one device that has all rows. A rank may have no target at all.
+# **Target:** the gradient and the loss of one device that has all rows. A rank may have no target at all, but some rank has one.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -500,9 +501,10 @@ for step, (right, found) in enumerate(zip(one_device, on_ranks, strict=True), st
     print(f"step {step}   one device {right:.3f}   suspect {found:.3f}")
 
 # %% [markdown]
-# Climb with `climb(Counting, world_size=2, batches=short_second, accumulation=3)`. Which rung fails first? The ladder trains three
-# steps, so it does not say in which of them. Climb only as far as the rung that failed, say the `k`-th, and with fewer steps:
-# `rungs=RUNGS[:k], steps=1`, then `steps=2`. Which step is the first wrong one?
+# Climb with `climb(Counting, world_size=2, batches=short_second, accumulation=3)`. Which rung fails first? Output, gradients and
+# their norm are those of step 1, the parameters those after all three steps, so the rung alone does not name the step. Climb only
+# as far as the rung that failed, say the `k`-th, and with fewer steps: `rungs=RUNGS[:k], steps=1`, then `steps=2`. Which step is the first
+# wrong one?
 #
 # **Target:** the gradient of one device in every step, with one average in each. Every rank has at least one row. Finish a micro-batch, its
 # forward and its backward, before you begin the next, or memory is not saved.
