@@ -201,7 +201,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # Read from the foot up. Every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths. In float32 ten thousand roundings would look like such a mistake, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 ten thousand roundings would look like such a mistake, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
@@ -273,7 +273,7 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->. With many ranks it is nearly twice.
+# Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->, which is 228 on average. With many ranks it is nearly twice.
 #
 # OLMo 1B has 1.177<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which costs digits, but takes only two bytes for each. Then each of 64 GPUs sends 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->.
 #
@@ -482,11 +482,11 @@ display(viz.plot_museum(falls), viz.animate_ladder("run A", falls["run A"]))  # 
 viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
 
 # %% [markdown]
-# **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. So it cuts to half the length, which AdamW hides until one device stops cutting in step 4.
+# **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. So it cuts to half the length, which AdamW hides until one device stops cutting.
 #
-# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. One device cuts to 1 and A never does, so beside it A's gradients are 0.27, then 0.41. AdamW hides a factor only while it lasts, so the second update is off, and step 3's loss shows it.
+# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. One device cuts to 1 and A never does, so beside it A's gradients are 0.27, then 0.41. AdamW hides a factor only while it lasts, so the second update is off: step 3's loss shows it.
 #
-# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in. **C** is sound: its roundings need thirty steps to reach a thousandth, the mistakes at most six.
+# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in, and its first length is off. **C** is sound: roundings need thirty steps to reach a thousandth, the mistakes at most six.
 
 # %% [markdown]
 # ## When to use it
@@ -499,7 +499,7 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # | fits, the messages last longer | more tokens each, or `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# OLMo 1B on 64 GPUs sends 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> of bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> of starts. Backward is two thirds of the computing. With 8192 tokens on each it takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, too short to hide all. With 32,768 it takes 390 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 32768 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> and hides nearly all. With 2048 it takes 24 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and most of a step is waiting.
+# On 64 GPUs the bytes of OLMo 1B take 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> and the starts 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s -->. Backward is two thirds of the computing. With 8192 tokens on each it takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, too short to hide all. With 32,768 it takes 390 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 32768 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> and hides nearly all. With 2048 it takes 24 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and most of a step is waiting.
 
 # %% [markdown]
 # ## What still hurts
@@ -694,12 +694,12 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 4. With 16 workers it is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. The line of 30 leaves the dashed one: its noise is small, and no average shortens the way.
+# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. The line of 30 leaves the dashed one: its noise is small, and no average shortens the way.
 #
 # McCandlish and others (2018, *An empirical model of large-batch training*) found the same bend in real models. With a batch $B$ the steps to a given loss are
 #
 # $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
 #
-# Well below the **critical batch size** twice the batch halves the steps. At that size you need twice $S_{\min}$, so an endless batch only halves them once more.
+# Well below the **critical batch size** twice the batch halves the steps. At that size you need twice $S_{\min}$, which an endless batch only halves.
 #
 # References: Li et al. 2020, *PyTorch Distributed*; Kempner Institute 2024, the perceptron.
