@@ -71,6 +71,7 @@ def _memory_of_run(*, before: Values | None, **now: Any) -> Drawing:
         subtitle=subtitle,
         reach_bytes=_REACH * device.memory_bytes(),
         before=old,
+        unit="GB",
     )
 
 

@@ -12,7 +12,7 @@ from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
 _NAMES, _STEP, _BAR, _SUM = 3.4, 0.32, 0.21, 1.1  # inches: names, from one bar to the next, a bar, bytes
-_SMALL = 0.01  # of the longest: what is shorter is drawn together
+_SMALL = 0.02  # of the longest: what is shorter is drawn together
 _MOST = 20
 
 
@@ -49,6 +49,12 @@ def _rows(tensors: Sequence[Saved]) -> list[tuple[str, int]]:
     """Names and bytes, longest first; what would be no bar comes last, together."""
     ordered = sorted(tensors, key=lambda tensor: -tensor.nbytes)
     longest = ordered[0].nbytes if ordered else 0
-    shown = [(tensor.name, tensor.nbytes) for tensor in ordered if tensor.nbytes >= _SMALL * longest]
+    shown = [(_told(tensor, tensors), tensor.nbytes) for tensor in ordered if tensor.nbytes >= _SMALL * longest]
     rest = [tensor.nbytes for tensor in ordered[len(shown) :]]
     return [*shown, (f"{len(rest)} small ones", sum(rest))] if rest else shown
+
+
+def _told(tensor: Saved, tensors: Sequence[Saved]) -> str:
+    """Its name in a reader's words, with a format only where the formats differ."""
+    name = tensor.name.replace("ffn", "feed-forward")
+    return name.removesuffix(" in fp32") if len({one.itemsize for one in tensors}) == 1 else name

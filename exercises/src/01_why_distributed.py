@@ -248,7 +248,8 @@ check("01.5", zero_bytes)
 # *Write · medium · 25 minutes.* **You learn** where the 12 bytes <!-- =find_convention("zero").optimizer --> per parameter
 # live when nobody keeps them all. This one runs on real ranks: 1, 2, 3 and 4.
 #
-# The lesson trained in fp32. Now the weights and gradients are bf16, as on a GPU, and 01.2 showed what that needs. Each rank:
+# Your function is called as the lesson's `train_zero_1` is, with a rank's own gradients. But the lesson trained in fp32. Now the
+# weights and gradients are bf16, as on a GPU, and 01.2 showed what that needs. Each rank:
 #
 # ```text
 # weights (bf16, whole)  ──► my part in fp32, with its moments      once
@@ -260,16 +261,16 @@ check("01.5", zero_bytes)
 # ranks together, n numbers in all.
 
 # %% [markdown]
-# `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings; it sets the learning rate itself. Make no
-# optimizer of your own, because the check counts the bytes that you give to this one, and its moments. A view counts as all the
-# memory behind it. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
+# `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings. Make no optimizer of your own, because the
+# check counts the bytes that you give to this one, and its moments. If you give it a view of a larger tensor, the whole tensor
+# counts. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
 #
 # The gradients are chosen so that bf16 holds their sums exactly. As lesson 02 shows, each of the two collectives sends (p-1)/p of
 # the tensor from every rank.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
 # each weight of a rank's own shard, and none for the other ranks' weights; in each step, a rank sends 2(p-1)/p of the bf16 weights'
-# bytes.
+# bytes, which is tried where p divides the number of weights.
 
 
 # %% nbgrader={"grade": false, "grade_id": "01-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -340,11 +341,13 @@ check("01.7", activation_bytes)
 #
 # *Write · medium · 20 minutes.* **You learn** to find the smallest job that runs, and to see when no job does.
 #
-# Each GPU has `memory` bytes, computes its own sequences and therefore keeps `activations` bytes of its own. The states are
-# those of ZeRO's paper: each parameter has 2 bytes <!-- =find_convention("zero").weights --> of weights,
-# 2 bytes <!-- =find_convention("zero").gradients --> of gradients and 12 bytes <!-- =find_convention("zero").optimizer --> of optimizer.
-# On how few GPUs does it fit, if ZeRO works in `stage` 0, 1, 2 or 3? Say a number for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->
-# and stage 3 before you write.
+# Each GPU has `memory` bytes, and keeps `activations` bytes of its own. The states are those of ZeRO's paper: each parameter has
+# 2 bytes <!-- =find_convention("zero").weights --> of weights, 2 bytes <!-- =find_convention("zero").gradients --> of gradients
+# and 12 bytes <!-- =find_convention("zero").optimizer --> of optimizer. On how few GPUs does it fit, if ZeRO works in `stage` 0, 1,
+# 2 or 3?
+#
+# Guess first for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->
+# and stage 3. Without activations it would be 14 <!-- =gpus_needed(16 * 70 * 10**9, load_device("h100_sxm_80").memory_bytes()) -->.
 #
 # **Target:** the exact smallest number on which the fullest rank of 01.5 fits. A GPU may be full to the last byte. `None` where no number
 # of GPUs is enough.
@@ -365,6 +368,13 @@ def gpus_needed(parameters, activations, memory, stage):
 
 
 check("01.8", gpus_needed)
+
+# %% [markdown]
+# Ask your function for the number that you have guessed:
+#
+# ```python
+# gpus_needed(70 * 10**9, 10 * 10**9, 80 * 10**9, stage=3)
+# ```
 
 # %% [markdown]
 # ## 01.9
@@ -396,7 +406,7 @@ check("01.9", training_days)
 # %% [markdown]
 # ## 01.10
 #
-# *Find the wrong number · medium · 40 minutes.* **You learn** to compute a printed table again before you build on it.
+# *Find the wrong number · medium · 50 minutes.* **You learn** to compute a printed table again before you build on it.
 #
 # **A, the sizes of GPT-3,** in a table that is copied from its paper into talks. In every row the width is heads × head size.
 #
@@ -411,8 +421,9 @@ check("01.9", training_days)
 # Two rows cannot be built: in each, one number is a misprint. Numbers of heads are whole, and the parameters are right.
 
 # %% [markdown]
-# **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. FULLY_SHARD looks as if
-# it counted the same bytes, divided by the number of GPUs.
+# **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. For each parameter it counts
+# a whole number of bytes, but not if you believe the unit in the heading. FULLY_SHARD looks as if it counted the same bytes,
+# divided by the number of GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "01-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 gpus, unsharded, sharded = given("01.10", GRADE_SEED)
@@ -451,7 +462,7 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | --- | --- |
 # | `xl_heads` | A: heads of GPT-3 XL |
 # | `width_13b` | A: width of GPT-3 13B |
-# | `unsharded_bytes` | B: bytes per parameter that NO_OP counts: a whole number, once you have found the right unit |
+# | `unsharded_bytes` | B: bytes per parameter that NO_OP counts, in the right unit |
 # | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
 # | `row_with_copy` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided, the 16-bit copy of the weights too; in the unit the calculator really uses |
 # | `row_in_gb` | B: the printed FULLY_SHARD row in GB, as its heading says |

@@ -165,7 +165,7 @@ def test_every_control_of_the_memory_explorer_changes_the_bars(lesson):
     for name, value in {**changes, "device": "a100_sxm_40", "model": "llama3_1_405b"}.items():
         twin.controls[name].value = value
         assert change(lesson, LABELS[name], twin.controls[name].label, twin.text) == twin.text
-    assert twin.text.count("GiB, too much, ") == 2
+    assert twin.text.count("GB, too much, ") == 2
 
 
 def test_an_illegal_spread_gives_one_line_and_a_legal_one_the_bars_again(lesson):

@@ -201,6 +201,12 @@ def test_every_byte_that_a_layer_keeps_is_in_the_picture():
     drawn = [int(line.split(": ")[-1].split()[0].replace(",", "")) for line in told.splitlines()]
     assert sum(drawn) == sum(tensor.nbytes for tensor in layer)
     assert drawn[:4] == [28672 * 4096 * 2] * 4 and "small ones" in told
+    assert "feed-forward input" in told and "ffn" not in told
+
+
+def test_a_kept_tensor_names_its_format_only_beside_others():
+    for itemsize, told in ((4, "  attention norm: input: "), (2, "  attention norm: input in fp32: ")):
+        assert told in viz.plot_saved(layer_activations(TINY, batch=1, sequence=4, itemsize=itemsize)).description
 
 
 def test_a_sum_behind_the_line_says_that_its_bar_ends_before_it():

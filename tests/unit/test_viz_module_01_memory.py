@@ -11,7 +11,7 @@ from course_lib import viz
 from course_lib.config import ParallelConfig, load_model
 from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory
 from course_lib.hardware import load_device
-from course_lib.units import GiB
+from course_lib.units import GB, GiB
 from course_lib.viz import style
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.style import WRONG
@@ -91,6 +91,19 @@ def test_the_bars_say_what_they_hold_and_whether_it_fits():
     assert "GiB, fits, " in text.splitlines()[-1]
 
 
+def test_in_gb_the_bars_are_those_of_the_states_and_the_device_is_called_as_printed():
+    memory = held(SHARDED)
+    drawing = viz.plot_gpu_memory({"on 64 GPUs": memory}, H100, unit="GB")
+    assert "memory: H100 SXM 80 GB\n" in drawing.text
+    assert f"together {memory.total / GB:.1f} GB, fits, {memory.total / (80 * GB):.0%} of what it has" in drawing.text
+    wide, line = dict(bars(drawing.svg)), re.search(rf'd="M([\d.]+) [^"]*" [^>]*stroke="{WRONG}"', drawing.svg)
+    zero, eighty = (middle_of(drawing.svg, words) for words in ("0", "80"))
+    assert float(wide[MEMORY_PARTS["optimizer"][1]]) == pytest.approx(
+        memory.optimizer / GB / 80 * (eighty - zero), abs=0.02
+    )
+    assert line is not None and float(line[1]) == pytest.approx(eighty, abs=0.1)
+
+
 def test_what_misses_by_a_little_does_not_fit():
     rows = {name: of_size(gib) for name, gib in {"below": 74.5, "above": 74.51}.items()}
     *_, below, above = viz.plot_gpu_memory(rows, H100).text.splitlines()
@@ -129,9 +142,9 @@ def test_the_memory_explorer_draws_what_its_controls_say():
         "micro-batch 1, recompute none; 16 B a parameter\n"
     )
     for number, memory in enumerate(stages, start=1):
-        weights, total = f"weights {memory.weights / GiB:.2f}", f"together {memory.total / GiB:.1f} GiB"
+        weights, total = f"weights {memory.weights / GB:.2f}", f"together {memory.total / GB:.1f} GB"
         line = next(line for line in explorer.text.splitlines() if f"stage {number} of 2: {weights}" in line)
-        assert total in line or f"together {memory.total / GiB:.2f} GiB" in line
+        assert total in line or f"together {memory.total / GB:.2f} GB" in line
 
 
 def test_recompute_and_micro_batch_reach_the_bar():
@@ -141,7 +154,7 @@ def test_recompute_and_micro_batch_reach_the_bar():
         explorer.controls[name].value = value
         texts.add(explorer.text)
     assert len(texts) == 4
-    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB = 131.3 GiB" in explorer.text
+    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB\n" in explorer.text
 
 
 @pytest.mark.parametrize(
