@@ -17,9 +17,9 @@ from course_lib.viz.picture import Picture
 _STRENGTH: dict[Part, float] = {  # of the colour of weights; embedding and head have the same shape
     "embedding": 0.4,
     "positions": 0.25,
-    "attention": 0.7,
+    "attention": 0.55,
     "ffn": 1.0,
-    "router": 0.55,
+    "router": 0.5,
     "norm": 0.25,
     "head": 0.4,
 }
@@ -47,7 +47,7 @@ def plot_anatomy(config: ModelConfig) -> Picture:
     title = f"{config.name}: {format_count(total)} parameters"
     inside = _layer_blocks(config)
     if "norm" in counts:
-        inside[0][0] = replace(inside[0][0], detail=f"all {_norms(config)} norms")
+        inside[0][0] = replace(inside[0][0], detail=f"{_norms(config)} in all")
     height = style.HEADER + 0.9 + _height(_before(config)) + _layer_height(inside) + _height(_after(config)) + 0.42
     figure, page = sheet.new_page(height, title, _subtitle(config, total))
     top = style.HEADER + 0.14

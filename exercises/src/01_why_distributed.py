@@ -305,7 +305,7 @@ check("01.6", train_zero_1)
 # | RMSNorm, twice | its input; one **fp32** number for each token |
 # | query, key, value: three matrices | their common input, once |
 # | attention | queries, keys, values, its output; one **fp32** number for each token and head |
-# | rotations of positions | in each layer four tables of sequence × head size, cosines and sines for queries and for keys; one set for the whole batch |
+# | rotations of positions, *rotations* in the lesson's picture | in each layer four tables of sequence × head size, cosines and sines for queries and for keys; one set for the whole batch |
 # | output matrix | its input, which attention keeps already |
 # | gate and up: two matrices | their common input, once |
 # | silu(gate) × up | what silu reads; both factors of the product |
