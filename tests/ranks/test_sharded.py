@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from ladder_models import STEPS
 from sharded_models import alone, batch_of, sharded
 
 from course_lib.config import TrainConfig
@@ -19,7 +20,9 @@ HYBRID = fully_shard(strategy="HYBRID_SHARD", shards=2)
 def climb(technique, model, world_size):
     """The whole ladder against one device."""
     together = partial(sharded, technique=technique, model=model)
-    return assert_parallel_equals(partial(alone, model=model), together, batch_of(model), world_size=world_size)
+    return assert_parallel_equals(
+        partial(alone, model=model), together, batch_of(model), world_size=world_size, steps=STEPS
+    )
 
 
 @pytest.mark.parametrize(

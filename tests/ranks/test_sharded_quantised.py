@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from ladder_models import STEPS
 from sharded_models import MODELS, batch_of, sharded
 from torch.func import functional_call
 
@@ -76,7 +77,9 @@ def rounding(train, model, policy, shards):
 def test_it_equals_one_device_that_rounds_alike(policy, model, world_size, options):
     alone = partial(rounding, model=model, policy=policy, shards=options.get("shards", world_size))
     together = partial(sharded, technique=fully_shard(policy, **INT8, **options), model=model)
-    report = assert_parallel_equals(alone, together, batch_of(model), world_size=world_size, tolerance=1e-12)
+    report = assert_parallel_equals(
+        alone, together, batch_of(model), world_size=world_size, tolerance=1e-12, steps=STEPS
+    )
     assert tuple(report.deviations) == RUNGS
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from ladder_models import STEPS
 from sharded_models import TOKENS
 from test_tensor_transformers import theirs
 from test_two_axes import assert_same_state
@@ -91,7 +92,7 @@ def test_real_architectures_equal_one_device(family, kv_heads, dp, tp):
     """Their norms and rotary angles are in float32; Olmo2 normalises queries and keys over all heads, Qwen3 in each."""
     model = {"family": family, "kv_heads": kv_heads}
     one, together = partial(theirs_alone, **model), partial(theirs_on_ranks, **model, dp=dp, tp=tp)
-    report = assert_parallel_equals(one, together, TOKENS.batch, world_size=dp * tp, tolerance=1e-6)
+    report = assert_parallel_equals(one, together, TOKENS.batch, world_size=dp * tp, tolerance=1e-6, steps=STEPS)
     assert tuple(report.deviations) == RUNGS
 
 
@@ -149,7 +150,9 @@ def both(config, dp, tp, apply, model):
 )
 def test_it_equals_one_device(dp, tp, apply, model):
     together = partial(both, dp=dp, tp=tp, apply=apply, model=model)
-    report = assert_parallel_equals(partial(alone, model=model), together, TOKENS.batch, world_size=dp * tp)
+    report = assert_parallel_equals(
+        partial(alone, model=model), together, TOKENS.batch, world_size=dp * tp, steps=STEPS
+    )
     assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from ladder_models import STEPS
 
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
@@ -78,7 +79,7 @@ def test_the_perceptron_of_38_parameters_with_a_gelu():
         assert sum(p.numel() for p in trainer.model.parameters()) == 20
         return trainer
 
-    report = assert_parallel_equals(reference, parallel, numbers, world_size=2)
+    report = assert_parallel_equals(reference, parallel, numbers, world_size=2, steps=STEPS)
     assert tuple(report.deviations) == RUNGS
 
 
@@ -97,7 +98,7 @@ def test_the_perceptron_of_38_parameters_with_a_gelu():
 )
 def test_a_decoder(shape, ranks):
     parallel = partial(tensor_parallel, shape=shape)
-    report = assert_parallel_equals(partial(alone, shape=shape), parallel, TOKENS, world_size=ranks)
+    report = assert_parallel_equals(partial(alone, shape=shape), parallel, TOKENS, world_size=ranks, steps=STEPS)
     assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
 
 
@@ -107,7 +108,7 @@ def test_a_decoder(shape, ranks):
 )
 def test_sequence_parallel(shape, ranks, kept):
     parallel = partial(tensor_parallel, shape=shape, sequence_parallel=kept)
-    assert_parallel_equals(partial(alone, shape=shape), parallel, TOKENS, world_size=ranks)
+    assert_parallel_equals(partial(alone, shape=shape), parallel, TOKENS, world_size=ranks, steps=STEPS)
 
 
 def with_replicas(train, shape, **options):
@@ -118,7 +119,7 @@ def with_replicas(train, shape, **options):
 @pytest.mark.parametrize("kept", [None, "regather"])
 def test_over_data_parallelism(kept):
     parallel = partial(with_replicas, shape="llama, 1 kv head", sequence_parallel=kept)
-    assert_parallel_equals(partial(alone, shape="llama, 1 kv head"), parallel, TOKENS, world_size=4)
+    assert_parallel_equals(partial(alone, shape="llama, 1 kv head"), parallel, TOKENS, world_size=4, steps=STEPS)
 
 
 def staged(train, shape, schedule, **options):
@@ -134,4 +135,4 @@ def staged(train, shape, schedule, **options):
 )
 def test_in_the_stages_of_a_pipeline(shape, schedule, kept, ranks):
     parallel = partial(staged, shape=shape, schedule=schedule, sequence_parallel=kept)
-    assert_parallel_equals(partial(alone, shape=shape), parallel, TOKENS, world_size=ranks)
+    assert_parallel_equals(partial(alone, shape=shape), parallel, TOKENS, world_size=ranks, steps=STEPS)

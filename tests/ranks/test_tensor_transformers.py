@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+from ladder_models import STEPS
 
 from course_lib import comm
 from course_lib.comm.traces import Traffic
@@ -73,7 +74,12 @@ def test_the_ladder(family, kv_heads, ranks):
     """Their norms and rotary angles are in float32."""
     models = {"family": family, "kv_heads": kv_heads}
     report = assert_parallel_equals(
-        partial(alone, **models), partial(tensor_parallel_trainer, **models), TOKENS, world_size=ranks, tolerance=1e-6
+        partial(alone, **models),
+        partial(tensor_parallel_trainer, **models),
+        TOKENS,
+        world_size=ranks,
+        tolerance=1e-6,
+        steps=STEPS,
     )
     assert tuple(report.deviations) == RUNGS and report.narrow == torch.float32
 
@@ -90,7 +96,9 @@ def two_axes_trainer(train, family, kv_heads, tp):
 def test_the_ladder_of_two_axes(family, kv_heads, dp, tp):
     models = {"family": family, "kv_heads": kv_heads}
     together = partial(two_axes_trainer, tp=tp, **models)
-    report = assert_parallel_equals(partial(alone, **models), together, TOKENS, world_size=dp * tp, tolerance=1e-6)
+    report = assert_parallel_equals(
+        partial(alone, **models), together, TOKENS, world_size=dp * tp, tolerance=1e-6, steps=STEPS
+    )
     assert tuple(report.deviations) == RUNGS and report.narrow == torch.float32
 
 

@@ -9,6 +9,7 @@ from math import prod
 
 import pytest
 import torch
+from ladder_models import STEPS
 from pipeline_models import LLAMA, MODELS, alone, staged, tokens
 from torch import nn
 
@@ -54,7 +55,7 @@ def both(config, name, pp, dp, m, model="tied", v=1):
 )
 def test_it_equals_one_device(name, pp, dp, m, v, model):
     parallel = partial(both, name=name, pp=pp, dp=dp, m=m, v=v, model=model)
-    report = assert_parallel_equals(partial(alone, model=model), parallel, eleven, world_size=pp * dp)
+    report = assert_parallel_equals(partial(alone, model=model), parallel, eleven, world_size=pp * dp, steps=STEPS)
     assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
 
 
@@ -65,12 +66,12 @@ def test_buffers_too():
         generator = torch.Generator().manual_seed(step)
         return torch.randn(7, 6, generator=generator), torch.randint(2, (7,), generator=generator)
 
-    assert_parallel_equals(partial(alone, model="chain"), parallel, numbers, world_size=4)
+    assert_parallel_equals(partial(alone, model="chain"), parallel, numbers, world_size=4, steps=STEPS)
 
 
 def test_in_float32_too():
     parallel = partial(both, name="zb-h1", pp=2, dp=3, m=3)
-    assert_parallel_equals(alone, parallel, eleven, world_size=6, dtype=torch.float32)
+    assert_parallel_equals(alone, parallel, eleven, world_size=6, dtype=torch.float32, steps=STEPS)
 
 
 def copies():
