@@ -265,7 +265,7 @@ check("01.5", zero_bytes)
 # check counts the bytes that you give to this one, and its moments. If you give it a view of a larger tensor, the whole tensor
 # counts. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
 #
-# The gradients are chosen so that bf16 holds their sums exactly. As lesson 02 shows, each of the two collectives sends (p-1)/p of
+# The gradients are chosen so that bf16 holds their sums exactly. You may take from lesson 02 that each of the two collectives sends (p-1)/p of
 # the tensor from every rank.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for

@@ -91,7 +91,7 @@ print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
 #
 # ## How many bytes is a number?
 #
-# The colleague counted in **bfloat16**, or bf16 for short. Of its sixteen bits, the first is the sign. Eight are the **exponent**, which finds the power of two below the number. The last seven are the **mantissa**, which says where the number lies between that power and the next.
+# The colleague counted in **bfloat16**, or bf16 for short. Of its sixteen bits, the first is the sign. Eight are the **exponent**, which finds the power of two at or below the number. The last seven are the **mantissa**, which says where the number lies between that power and the next.
 #
 # What do seven bits mean for training? A bf16 weight is 256, and the optimizer adds 0.9. **Predict** what the weight is now.
 
@@ -132,7 +132,7 @@ predict(
 )
 viz.plot_states(
     {"to answer": costs.StateBytes(weights=2 * P, gradients=0, optimizer=0), "to train": costs.state_bytes(P, zero)},
-    title="Llama 3.1 70B: all its bytes together",
+    title="Llama 3.1 70B: the bytes of all its parameters",
     subtitle=f"one H100 has {H100.memory_bytes() / GB:g} GB",
 )
 
@@ -174,7 +174,7 @@ viz.plot_states(
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
 # %% [markdown]
-# Each row is a rank. The first picture, a **reduce-scatter**, shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. With it, the rank's Adam steps the same chunk of the weights and no other, so it keeps averages for that chunk alone. The second picture, an **all-gather**, shows what happens to the new weights: everybody gets all chunks for the next forward pass.
+# Each row is a rank. The first picture, a **reduce-scatter**, shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Adam on that rank then changes the same chunk of the weights, so it keeps averages for that chunk alone. The second picture, an **all-gather**, shows what happens to the new weights: everybody gets all chunks for the next forward pass.
 
 
 # %%
@@ -223,13 +223,13 @@ for make in (torch.optim.SGD, torch.optim.AdamW):
 print("numbers in each of Adam's averages:", [len(state["exp_avg"]) for _, state in pairs])
 
 # %% [markdown]
-# So it is the same training, up to rounding. And each of Adam's two averages has 5 or 4 numbers on a rank, instead of 13.
+# So the steps are the same, up to rounding. And each of Adam's two averages has 5 or 4 numbers on a rank, instead of 13.
 #
 # ### The step that looks at everything
 #
 # A rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd text can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
 #
-# With the limit 1, one device scales its gradient to length 1. Now let each rank clip its own chunk instead, each of which is longer than 1. **Predict** how long the whole gradient is then.
+# With the limit 1, one device scales its gradient to length 1. Now let each rank clip its own chunk instead. All chunks are longer than 1. **Predict** how long the whole gradient is then.
 
 # %%
 whole = gradients.mean(dim=0)[0]  # of the first step
@@ -301,16 +301,16 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# They differ by 4 bytes<!-- =4 -->, in which the loss keeps its number of targets.
+# They differ by 4 bytes<!-- =4 -->, the loss's number of targets. Head and loss keep a little, too.
 #
-# Why are these tensors kept? The gradient of a product needs both factors, so forward keeps everything that a matrix reads. Look at the four longest bars. They belong to feed-forward, where a token's vector has not H but F numbers. *gate* and *up* come out of its first two matrices. A function, silu, bends *gate*, and its product with *up*, *gated*, goes into the third.
+# Why are these tensors kept? The gradient of a product needs both factors, so forward keeps what each matrix reads and what each product multiplies. The four longest bars belong to feed-forward, where a token's vector has not H but F numbers. *gate* and *up* come out of its first two matrices. A function, silu, bends *gate*, and its product with *up*, *gated*, goes into the third.
 #
 # Attention's scores, one for each pair of tokens, are not there, because PyTorch computes them again in backward. So activations grow with the text's length, and not with its square.
 
 # %% [markdown]
 # How much is that for the 70B, in bf16? It has 80 layers, its H is 8192 and its F is 28,672, while *key* and *value* have 1024 numbers for each token.
 #
-# Find in the picture how many tensors of each width a layer keeps. Leave out the two *normalised* ones, which GPUs do without, and the last two bars, which are below half a percent here. A text has 4096 tokens. **Predict** what all layers keep of it for backward.
+# Find in the picture how many tensors of each width a layer keeps. Leave out the two *normalised* ones, which a GPU's fused norm does not keep, and the last two bars, which are below half a percent in the 70B. A text has 4096 tokens. **Predict** what all layers keep of it for backward.
 
 # %%
 one = costs.layer_activations(LLAMA, batch=1, sequence=4096, itemsize=2, fused_norms=True)  # as on GPUs
@@ -331,7 +331,7 @@ predict(
 # %% [markdown]
 # ## So, how many GPUs?
 #
-# Now put states and activations of the 70B together, on 64 GPUs under ZeRO-3. Each GPU reads a text of its own. It keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB --> of states, and the text's activations, or only the layers' inputs if it recomputes. **Before you run the next cell**, say how long the second bar will be.
+# Now put states and activations of the 70B together, on 64 GPUs under ZeRO-3. Each GPU reads a text of its own. It keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB --> of states, and the text's activations, or only the layers' inputs if it recomputes. **Before you run the next cell**, say how long the second bar is at least.
 
 # %%
 sixty_four = ParallelConfig(dp=64, zero_stage=3)
@@ -345,12 +345,12 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 # %% [markdown]
 # In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, only the inputs of the 80 layers are left, 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->, and what one layer keeps while it runs again.
 #
-# The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. We count the most that it borrows at once, embedding and head, 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GB -->.
+# The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. We count the most that it borrows at once, embedding and head, 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GB -->. The last part is what head and loss keep for backward.
 
 # %% [markdown]
 # Recomputing is not the only way out. Several GPUs can work on one text together, if each computes with a part of every matrix. Then each also keeps only a part of the activations. This is **tensor parallelism**, and it costs messages inside each layer.
 #
-# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a text, and `dp` how many texts are read side by side. Leave `pp` and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; question 2 below has an answer.
+# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a text, and `dp` how many texts are read side by side. Leave `pp`, which lesson 04 explains, and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; question 2 below has an answer.
 
 # %%
 viz.memory_explorer()
@@ -380,7 +380,7 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**, or 8 if all layers are recomputed, because then forward's 2 come twice.
+# It is exactly six, because each gradient is a product as large as forward's. Attention's own products, which use no weight, are left out. The rule of thumb is **6 operations for each parameter and token**, or 8 if all layers are recomputed, because then forward's 2 come twice.
 #
 # Suppose that the colleague's two GPUs had the memory. Llama 3 read 15 trillion tokens. An H100's data sheet promises 989<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> · 10¹² operations a second, but a training reaches only a share of that, the **utilisation**. It was about 0.4 for the largest Llama 3.
 #
@@ -406,7 +406,7 @@ for gpus in (2, 15, 64, 6200):
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
-# The 64 GPUs on which it fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So memory asks for fewer than twenty GPUs, but time for thousands.
+# Even 64 GPUs would need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, and more if they recompute. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So memory asks for fewer than twenty GPUs, but time for thousands.
 
 # %% [markdown]
 # ## When to use what
@@ -441,7 +441,7 @@ score()
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 8, each would keep 141 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 8 / GB --> of states.
+# On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 it would take 87.3 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->, because 64 heads cannot be cut in 3 or 5, so `tp` is 1.
 # </details>
 #
 # <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is it without that?</summary>
@@ -610,7 +610,7 @@ for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
 
 # %% [markdown]
-# With full recomputation the hardware does 8 operations where the model needs 6. LLaMA recomputed a part, so its hardware's share lies between. The talk's 0.3 is smaller than either. For GPT-3 it gives 35 days, where Megatron's paper had projected 34.
+# With full recomputation the hardware does 8 operations where the model needs 6. LLaMA recomputed a part, so its hardware's share lies between. The talk's 0.3 is smaller than either. For GPT-3 the talk gives 35 days, where Megatron's paper had projected 34.
 #
 # The peak matters too. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice our peak, "with sparsity": two of each four weights are zero, and skipped.
 #
