@@ -30,7 +30,7 @@ _KEY = (  # with the stages in which there is any such number
     (Entry("both ranks have the same", [style.SOFT]), (0, 1, 2)),
     (Entry("only this rank has it", _HUES), (1, 2, 3)),
     (Entry("not there", [style.FAINT]), (1, 2, 3)),
-    (Entry("there for a moment", [style.SOFT], dashed=True), (2, 3)),
+    (Entry("was there for a moment", [style.SOFT], dashed=True), (2, 3)),
     (Entry("of this rank's own samples, not yet summed", _HUES, striped=True), (1,)),
 )
 

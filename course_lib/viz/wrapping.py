@@ -107,4 +107,4 @@ def _draw_units(page: Axes, left: float, y: float, wide: float, parts: Sequence[
         for slot, _ in enumerate(within):
             thin = (wide - 0.1) / len(within)
             x = left + place * wide + 0.05 + slot * thin
-            marks.box(page, x + 0.02, y + 0.06, thin - 0.04, _TALL - 0.12, fill=_UNIT, corner=0.03, zorder=3)
+            marks.box(page, x + 0.02, y + 0.09, thin - 0.04, _TALL - 0.18, fill=_UNIT, corner=0.03, zorder=3)

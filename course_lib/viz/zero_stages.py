@@ -100,16 +100,16 @@ def _write_sum(canvas: Canvas, axis: Axis, y: float, states: StateBytes, memory_
     canvas.text(x, y, words, colour=colour)
 
 
-def zero_explorer() -> Explorer:
+def zero_explorer(billions: float = _FIRST["billions"], ranks: int = _FIRST["ranks"]) -> Explorer:
     """Controls for parameters, ranks and bytes of each parameter, above what every stage of ZeRO leaves on a rank.
 
-    The line is the memory of an H100 of 80 GB. An outline is the picture before.
+    The line is the memory of an H100 of 80 GB. An outline is the picture before. `billions` and `ranks` come first.
     """
     return Explorer(
         _drawn,
         {
-            "billions": explorer.decimal("billion param.", _FIRST["billions"]),
-            "ranks": explorer.number("ranks", _FIRST["ranks"]),
+            "billions": explorer.decimal("billion param.", billions),
+            "ranks": explorer.number("ranks", ranks),
             "convention": explorer.choice("counted as", _FIRST["convention"], list(CONVENTIONS)),
         },
         presets=_PRESETS,

@@ -213,8 +213,8 @@ print(f"a Llama: Q = {Q:,} parameters on n = {n} GPUs of {budget} GB")
 # | --- | --- |
 # | `ddp_gb` | what the paper's model has with DDP when backward is through, activations not counted |
 # | `zero_1_gb`, `zero_2_gb`, `zero_3_gb` | the same with each stage |
-# | `llama_1_gb`, `llama_2_gb`, `llama_3_gb` | what the Llama keeps with each stage if gradients are fp32, of four bytes |
-# | `stage` | the first stage (0 is DDP) with which the Llama fits, gradients in bf16 again and activations not counted |
+# | `llama_1_gb`, `llama_2_gb`, `llama_3_gb` | what the Llama keeps with each stage, in this row with fp32 gradients, of four bytes |
+# | `stage` | the first stage (0 is DDP) with which the Llama fits, gradients in bf16 like the weights, activations not counted |
 # | `floor_gb` | what the Llama's GPU still keeps with ZeRO-2 if n grows without end |
 #
 # Let Python compute: answers are compared to 7 digits.
@@ -402,7 +402,7 @@ print(f"{budget} GB of 10⁹ bytes for whole weights in bf16, the root's too")
 # | `with_gradients` | backward, FULL_SHARD without prefetch: most numbers of whole weights, the root's too, and whole gradients together |
 # | `group_ahead` | Llama: most blocks in a unit so that forward with prefetch fits. All units have equally many blocks |
 # | `group_alone` | the same without prefetch |
-# | `gathers` | all-gathers of a step, the root's too, with `group_ahead` blocks in a unit; even the last unit is gathered twice |
+# | `gathers` | Llama: all-gathers of a step of one micro-batch, with `group_ahead` blocks in a unit; the root is gathered once, and every other unit twice, even the last |
 
 # %% nbgrader={"grade": false, "grade_id": "06-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION

@@ -54,7 +54,7 @@ viz.plot_states(
 # %% [markdown]
 # Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so training does not even start. More GPUs do not help, because each would have to keep the same numbers.
 #
-# But together the 64 have memory enough. So let each GPU remember only a part, and ask another for the rest when it needs it. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> become 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
+# But together the 64 have memory enough. So let each GPU remember only a part, and ask another for the rest when it needs it. On paper each keeps a 64th of 120 GB<!-- =16 * 7.5e9 / GB -->, which is 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
 
 # %% [markdown]
 # By the end you will be able to
@@ -70,7 +70,7 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. In float32 no precise copy is needed.
+# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. Its weights are in float32, so it needs no precise copy.
 #
 # Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so each makes the step of one device. The picture shows their memory in the second step, when $m$ and $v$ exist, after the all-reduce.
 
@@ -161,7 +161,7 @@ viz.plot_kept(2)
 #
 # With a single backward ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
-# **Predict.** With one reduce-scatter for each layer, ZeRO-1 makes two in a step, after the last micro-batch. How many does ZeRO-2 need?
+# **Predict.** Let ZeRO-1, too, make a reduce-scatter for each layer. Then it makes two in a step, after the last micro-batch. How many does ZeRO-2 need?
 
 
 # %%
@@ -287,7 +287,7 @@ for event in ledger().events:
 #
 # In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
 #
-# Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing, 12 gathers and 6 reduce-scatters make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after another, 9 ms<!-- =6 * 1.5 --> of computing, 12 gathers and 6 reduce-scatters make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is still freed after its forward. Which collectives find no computing to hide behind?
 
@@ -319,7 +319,7 @@ viz.plot_units(runs, 6)
 #
 # ## Prove it
 #
-# Of FSDP we have compared only gradients with one device, and of ZeRO-2 nothing. Now both climb the ladder, with a small Llama on four ranks.
+# So far we have compared FSDP's gradients with one device, and nothing of ZeRO-2. Now both climb the ladder, with a small Llama on four ranks.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -353,7 +353,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)  # the last one, 
 # %% [markdown]
 # ## Measure: what is in memory
 #
-# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again, while 1.7 MiB<!-- =4 * 435_264 / MiB --> of gradients come in. At the loss the activations take more than one and a half times as much as all gradients.
+# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block, to 2.7 MiB<!-- =(8 * 334_336 + 180_480) / MiB --> at the loss. Backward frees them again, while 1.7 MiB<!-- =4 * 435_264 / MiB --> of gradients come in.
 #
 # **Predict.** By how many MiB is the highest point of the step lower under ZeRO-2 than under ZeRO-1?
 
@@ -380,7 +380,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients.
 #
-# FSDP peaks one column later, where its dark box holds three units: block 7, the prefetched block 6, and the **root**, a unit of embedding, last norm and head. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -394,7 +394,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # optimizer = AdamW(model.parameters())  # after sharding: the pieces
 # ```
 #
-# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it, loads it and goes on. *Going deeper* has a table of what PyTorch does otherwise. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
+# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it, loads it and goes on. *Going deeper* has a table of what PyTorch does differently. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
 #
 # ```text
 # 4 ranks agree: gradients of length 0.3046, as on one device; see checkpoint-…
@@ -444,17 +444,17 @@ viz.plot_loss_differences(curves)
 # %% [markdown]
 # Run C agrees in float64, so its drift in float32 is rounding. Run B leaves two clues.
 #
-# The **ladder** trains with SGD, where a step hands on nothing but weights. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong.
+# The **ladder** trains with SGD, where a sound step hands on only weights. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong.
 #
-# The **curve** comes from AdamW. Look at its left end: in which step does run B's loss, which is known after forward, go wrong?
+# The **curve** comes from AdamW. Each corner of a line is a step. In which one does run B's loss, which is known after forward, go wrong?
 #
-# **Predict.** Which part of a step goes wrong? In the order of time:
+# **Predict.** Which part goes wrong? In the order of time:
 #
 # - **G** gather the pieces for forward,
 # - **H** gather them again for backward,
-# - **R** reduce-scatter gradients,
+# - **R** reduce-scatter gradients into empty pieces,
 # - **N** norm and clipping,
-# - **U** update, in place, the pieces that G gathers.
+# - **U** update the pieces, which the next G gathers.
 
 # %%
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
@@ -462,14 +462,14 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 # %% [markdown]
 # Take the curve first. Run B's loss is right in step 2, so **U** wrote the right weights in step 1, and **G** gathered them. In step 3 the loss is wrong, so step 2 failed after its forward.
 #
-# By the ladder **H**, **R** and **N** worked in step 1, and since then only the weights are new. **R** and **N** read no weights, and **U** starts from those that **G** has read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# By the ladder **H**, **R** and **N** worked in step 1. New in step 2 are only weights and text. **R** and **N** read neither, and **U** starts from the weights that **G** read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
 # Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides most of the wrong factor away, so the curve hides it.
 
 # %% [markdown]
 # ## Back to the large models
 #
-# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on 128 GPUs, each of which keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU would share them with its twins in the 127 other copies, keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and send no more.
+# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on 128 GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU would share them with its twins in the 127 other copies, keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and send no more.
 #
 # A higher stage never sends less, so take the lowest that fits.
 #
@@ -479,12 +479,12 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
 fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
 predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
-display(viz.animate_zero_stages(30, 8), viz.zero_explorer())  # give its fields other numbers
+display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its fields other numbers
 
 # %% [markdown]
-# On 64 GPUs ZeRO-2 fits first, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. Among eight GPUs only, as in the first picture, even ZeRO-2 stays above the line, so the stage to take depends on how many share.
+# On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture above the bars, even ZeRO-2 stays above the red line, so the stage to take depends on how many share.
 #
-# The bars under it are our 7.5 billion on 64 GPUs. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown that the training stays the same.
+# And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown that the training stays the same.
 #
 # ## When to use it
 #
@@ -495,11 +495,11 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer())  # give its fields 
 # | weights too | FSDP | $3m$ |
 
 # %% [markdown]
-# Go down these lines and stop where the model fits.
+# Go down the table, and stop at the first line that makes the model fit.
 #
 # *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes.
 #
-# And a gather hides only behind enough text. Over 64 GPUs the gather of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
+# A gather hides only behind enough computing, and a GPU with little text computes little. Over 64 GPUs the gather of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
 
 # %% [markdown]
 # ## What still hurts
@@ -525,7 +525,7 @@ score()
 # </details>
 #
 # <details><summary>3. When would ZeRO-2 lower the peak that we measured?</summary>
-# With less text, if a block's backward freed less than it brings: the end of backward would then be highest.
+# With so little text that a block's backward frees less than it brings, because then the end of backward is highest.
 # </details>
 
 # %% [markdown]
@@ -541,7 +541,7 @@ score()
 #
 # $$\frac{p-1}{p}\,\Psi\text{ numbers}$$
 #
-# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many trips does FSDP make in a micro-batch?
+# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many trips, to two decimals, does FSDP make in a micro-batch?
 
 
 # %%
@@ -583,7 +583,7 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are, but here neither is, so two lines are equal. `by_block_group` takes two neighbours together. `size_based` asks only for enough parameters, a hundred million in PyTorch and 30,000 here, so it finds parts *within* blocks.
+# In the first line each of the four blocks is a unit, and the rest is the root's. `by_block_and_size` makes units of embedding and head as well, if they are as large as a block. In Llama 3.1 8B they are, but here they are smaller, so two lines are equal. `by_block_group` joins two neighbours. `size_based` asks only for enough parameters, a hundred million in PyTorch and 30,000 here, so it finds units *within* blocks.
 #
 # ## Four strategies
 #
@@ -599,12 +599,12 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     print(f"{strategy:14} equal on two rungs; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, while ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there.
 #
 # `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries only about a quarter of the last line's bytes. But then the model has to fit into one node.
 
 # %% [markdown]
-# ## What PyTorch does otherwise
+# ## What PyTorch does differently
 #
 # The script of *In PyTorch alone* does what we did, with other names and some other choices. Read this before you change it.
 #

@@ -213,6 +213,11 @@ def paths(svg):
     return [part.element for part in moving_svg.Film(svg).parts("path")]
 
 
+def test_the_explorer_starts_with_the_model_and_ranks_that_it_is_given():
+    assert "ZeRO-2: 66.6 GB" in zero_explorer(30, 64).text and "ZeRO-2: 16.6 GB" in zero_explorer().text
+    assert "FSDP (ZeRO-3): 60 GB" in zero_explorer(30, 8).text
+
+
 def test_the_explorer_counts_as_it_is_told_and_says_what_is_not_possible():
     explorer = zero_explorer()
     assert "FSDP (ZeRO-3): 1.88 GB" in explorer.text and "one GPU has 80 GB" in explorer.text
