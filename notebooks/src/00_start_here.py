@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. It comes back at the end, when you can read it.
+# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. Its code comes back at the end, when you can read it.
 
 # %% folded=true
 # %load_ext course_lib
@@ -39,8 +39,6 @@ viz.plot_loss_curves(
 
 # %% [markdown]
 # Look for a difference between the two lines. B's thin line lies in the middle of A's broad one. So from these losses nobody can say which training is the wrong one.
-#
-# A silent mistake can even be in PyTorch itself. In September 2025 a user reported that one of PyTorch's own calls [gave wrong numbers](https://github.com/pytorch/pytorch/issues/162338). The developers labelled the report *silent*, because no error message tells you that anything is wrong.
 
 # %% [markdown]
 # In forty-five minutes you will be able to
@@ -70,7 +68,7 @@ viz.plot_ranks(4)
 print(f"I am rank {rank} of {world_size}")
 
 # %% [markdown]
-# Four processes have run the *same* cell, and they stay alive for the next one. You read their lines in the order of the ranks. What a rank prints stands after a bar, and the value of the cell's last line after an arrow.
+# Four processes have run the *same* cell, and they stay alive for the next one. What a rank prints stands after a bar, and the value of the cell's last line after an arrow.
 #
 # Each rank knows a few names from the start: `rank`, `world_size`, `torch`, and `dist`, short for `torch.distributed`.
 
@@ -89,7 +87,7 @@ draw, x
 # %% [markdown]
 # All four draw the same number. Each rank has a random generator in its own memory, but all four generators began with the same seed. That is how four processes of a training can start alike.
 #
-# But `x` is one name with four values, because each rank keeps an `x` of its own. There is no shared variable, ever. So if a rank needs what another rank knows, somebody has to *send* it. The notebook, which is a process of its own, has no `x` at all.
+# But `x` is one name with four values, because each rank keeps an `x` of its own. No rank can read the `x` of another. So if a rank needs what another one knows, somebody has to *send* it. The notebook, which is a process of its own, has no `x` at all.
 
 # %% [markdown]
 # **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. It can compute that, so nothing is sent. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
@@ -125,11 +123,11 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Each row is a rank, with a colour of its own. A to D are their tensors, here in four parts, called **chunks**. Yours had one number, so look only at the first column. On the right every rank holds that column's sum, Σ0, with stripes of all four colours.
+# Each row is a rank. A to D are their tensors, and the picture cuts each into four **chunks**. Yours had one number, so look only at the first column. On the right every rank holds that column's sum, Σ0, striped in the colours of all four.
 #
-# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged. And the sum **overwrites**: it stands in the tensor itself, where the rank's own number was.
+# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged.
 #
-# Somebody calls all-reduce twice on the same tensor. **Before you run it**, say what rank 0 then holds.
+# Somebody calls all-reduce twice on the same tensor. **Before you run it**, say what rank 0 then holds. Think about where the `--pull` cell found the sum.
 
 # %%
 # %%ranks 4
@@ -139,27 +137,27 @@ dist.all_reduce(gradient)
 gradient.item()
 
 # %% [markdown]
-# In the second call each rank brings what the first one left in its tensor, which is 10, and four tens make 40. All-reduce cannot see that the ranks agreed already.
+# All-reduce **overwrites**: the sum takes the place of the rank's own number in the tensor. So each rank brings 10 to the second call, and four tens make 40.
 #
 # ## What is right?
 #
-# To get the average, divide the sum by the world size. Is the result right? In this course nothing counts as right until it equals the result of one process. So below, every rank also computes the average alone, from all four numbers.
+# **Your turn.** Now each rank holds the square of its number, and wants the average of all four squares. Write what is missing below. In this course nothing counts as right until it equals the result of one process. So every rank also computes the average alone, and shows it after its own result.
+#
+# <details><summary>One way to do it</summary><code>dist.all_reduce(gradient)</code>, and on the next line <code>gradient /= world_size</code>. Then every rank shows 7.5 twice.</details>
 
 # %%
 # %%ranks 4
-gradient = torch.tensor([rank + 1.0])
-dist.all_reduce(gradient)
-alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean()
-(gradient / world_size).item(), alone.item()
+gradient = torch.tensor([(rank + 1.0) ** 2])
+# your lines go here, in place of this one
+alone = torch.tensor([1.0, 4.0, 9.0, 16.0]).mean()
+gradient.item(), alone.item()
 
 # %% [markdown]
-# Both ways give 2.5 on every rank.
-#
 # ## What happens inside?
 #
 # A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First all other ranks send their tensors to rank 0, which adds them to its own. That is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`. They write into a **ledger** who sent each message, to whom, and how many bytes. Below, each rank holds two numbers, and `naive` is the way through rank 0. This call leaves your tensor alone and returns the sum.
+# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`. Their **ledger** notes for each message who sent it, to whom, and how many bytes. Below, each rank holds two numbers, and `naive` is the way through rank 0. This call leaves your tensor alone and returns the sum.
 
 # %%
 # %%ranks 4
@@ -185,7 +183,7 @@ viz.plot_bytes_matrix(ledger())
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So three messages travelled in each half, and six messages of eight bytes make 48.
 
 # %% [markdown]
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. Now read the lines above it. The root makes `room` for one tensor, the `inbox`. Into it the root receives from one rank after another, and each time `combine` adds the inbox to `x`, a copy of the root's own tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, what should the picture's first row add up to?
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. Now read the lines above it. The root makes `room` for one tensor, the `inbox`, and receives into it from one rank after another. Each time, `combine` adds the inbox to `x`, a copy of the root's own tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, does it give what the picture's first row adds up to?
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
@@ -195,7 +193,7 @@ display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 #
 # ## When one rank fails
 #
-# In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. In a notebook the process of rank 1 survives its mistake, ready for your next cell. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. PyTorch hides its messages, so think about the root's loop in our `reduce`.
+# In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. The process of rank 1 does not end with its mistake. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. PyTorch hides its messages, so think about the root's loop in our `reduce`.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -205,14 +203,14 @@ if rank == 1:
 dist.all_reduce(gradient)
 
 # %% [markdown]
-# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. Left alone, they would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group). So the course started all four ranks again, and their variables are gone.
+# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. Left alone, they would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group). To free them, the course replaced all four processes by new ones, so all variables are gone.
 #
-# In a script a rank that fails also ends. Its connections close, and gloo tells those who wait for it: *Connection closed by peer*. If you ever read that, look for the rank that failed first.
+# If a rank fails in a script, its process ends, so its connections close. Gloo then tells those who wait for it: *Connection closed by peer*. If you ever read that, look for the rank that failed first.
 
 # %% [markdown]
 # ## When the calls do not match
 #
-# The most puzzling failure shows no error at all. It can happen when ranks disagree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce through rank 0, which is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
+# In the most puzzling failure no rank raises an error, and yet they all wait. It can happen when ranks disagree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce through rank 0, and that call is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -249,7 +247,7 @@ received
 # %% [markdown]
 # ## Which of the two is wrong?
 #
-# Such failures are seen, but the two trainings told you nothing. Both ran the code below. Only `divide_by` differed: it was 4 in A and 1 in B, so B did not divide.
+# You cannot miss such failures, but the two losses told you nothing. A and B ran the code below, with `divide_by` 4 in A and 1 in B, so B did not divide.
 #
 # All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process decide: in the second cell below, `run_ranks` runs the same code on one rank, which keeps all 64 rows. A gradient's **norm** is its length. **Predict** the norm of B's first gradient, divided by that of one process.
 
@@ -266,10 +264,11 @@ predict(
 )
 for name, (losses, gradients) in runs.items():
     times, gap = gradients / one_process[1], (losses - one_process[0]).abs().max()
-    print(f"{name}: each entry is {times.min():.1f} to {times.max():.1f} times one process's; losses {gap:.5f} apart")
+    print(f"{name}, each entry over one process's: smallest {times.min():.1f}, largest {times.max():.1f}")
+    print(f"{name}, its losses and those of one process: at most {gap:.5f} apart")
 
 # %% [markdown]
-# Four times as long, so B is wrong. The lines below the answer say more: to one decimal, every entry of B's 40 gradients is four times that of one process, and A's agree with it. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide. In the report of the first screen PyTorch did the same: over gloo, a call that was asked for the average gave the sum.
+# Four times as long, so B is wrong. The lines below the answer divide each entry of all 40 gradients by that of one process. B's smallest quotient is 4.0, and so is its largest; A's are 1.0. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide. In 2025 even PyTorch [did the same](https://github.com/pytorch/pytorch/issues/162338): over gloo, a call that was asked for the average gave the sum. Its developers labelled the report *silent*.
 
 # %% [markdown]
 # But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient! How wrong must a gradient be before the loss shows it? Training C divides by 400, so its first gradient is a hundred times too short.
@@ -283,9 +282,10 @@ viz.plot_loss_curves(losses, norms, title="Three trainings, and the length of th
 # %% [markdown]
 # C's losses too are those of A. But in the lower panel, where equal distances are equal factors, B is always four times A, and C a hundredth.
 #
-# The reason is Adam, which divides each entry of a gradient by its recent size. In step 1 that is its own size, so an entry of 3 becomes 1, and C's 0.03 does too. The factor cancels, and the weights stay almost those of A.
-#
-# Plain SGD divides by nothing. Its step is the learning rate times the gradient, and on our data it learns with any rate up to 0.5. **Predict** whose loss is lowest in step 5. Type "A", "B" or "C".
+# The reason is Adam, which divides each entry of a gradient by its recent size. In step 1 that is its own size, so an entry of 3 becomes 1, and C's 0.03 does too. Equal steps keep the weights equal, so C's next gradient is again a hundredth of A's. All that Adam remembers of C is a hundredth too, so the factor cancels in every step.
+
+# %% [markdown]
+# Plain SGD only multiplies the gradient by the learning rate. Longer steps learn faster, until they jump so far past the lowest point that the loss grows. When we tried our data, that took a rate above 0.5. **Predict** whose loss is lowest in step 5. Type "A", "B" or "C".
 
 # %%
 lr = 0.1
@@ -302,11 +302,11 @@ predict(
 viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learning rate of {lr}")
 
 # %% [markdown]
-# B, with wrong gradients! For SGD a factor in the gradient is a factor in the learning rate. So B trains as A would with 0.4, and C as A would with 0.001. Now the mistake shows, but the curve that looks best is the wrong one.
+# B, with wrong gradients! For SGD a factor in the gradient is a factor in the learning rate. So B trains as A would with 0.4, still below the limit of 0.5, and C as A would with 0.001. Now the mistake shows, but the curve that looks best is the wrong one.
 #
 # **Your turn.** Set `lr` to 0.2. Work out the three rates, predict again, and run the cell.
 #
-# <details><summary>What you should see</summary>A. B's rate is now 0.8, so its steps go too far, and after step 2 its loss grows.</details>
+# <details><summary>What you should see</summary>A. B's rate is now 0.8, above the limit, so its steps jump too far and its loss grows.</details>
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -319,23 +319,19 @@ viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learn
 # 2. **Run.** Processes and messages are real. Where a time was not measured, the picture says so.
 # 3. **Explain.** If the answer surprised you, find out why before you go on.
 #
-# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. Here a hang has a diagnosis, which names the rank, the call and the line. And a loss curve can look perfect although every gradient is a hundred times too short.
+# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. In this course a hang ends with a line that says who waits where. And a loss curve can look perfect although every gradient is wrong: B's were four times too long, C's a hundred times too short.
 
 # %%
 score()
 
 # %% [markdown]
-# ## Questions
+# ## A question
 #
-# <details><summary>1. Four ranks call all-reduce in a loop, but one leaves it early. What do you see?</summary>
-# Nothing, until the cell reaches its time limit, which is 30 s<!-- =run_ranks.__kwdefaults__["timeout"] --> unless you set one. Then a report says that the others wait in all-reduce. In a script, where the rank ends, they get an error.
+# <details><summary>Four ranks call all-reduce in a loop, but one leaves it early. What do you see?</summary>
+# Nothing, until the cell reaches its time limit, which is 30 s<!-- =run_ranks.__kwdefaults__["timeout"] --> unless you set one. Then a report says that the others wait in all-reduce. In a script, if that rank's process ends, they get an error.
 # </details>
 #
-# <details><summary>2. The loss with 4 ranks equals the loss with 1. Are the gradients right?</summary>
-# You cannot know: B's losses were right too, with gradients four times too long. Compare the gradients themselves.
-# </details>
-#
-# **Next:** [lesson 01](01_why_distributed.ipynb) takes up a claim that we left unproven: training a Llama takes more than one GPU. What fills them?
+# **Next:** [lesson 01](01_why_distributed.ipynb) takes up a claim that we left unproven: training a Llama of 8 billion parameters takes more memory than one GPU has. What fills so much?
 
 # %% [markdown]
 # # Going deeper
@@ -345,7 +341,7 @@ score()
 # %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits until its receiver is ready, and a process may wait for a free core. A pale bar means that nothing was sent yet. In your next run only rank 0's order is the same.
+# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits until its receiver is ready, and even after the arrival a process may wait for a free core. Pale bars are waiting. In your next run only rank 0's order is the same.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -382,12 +378,12 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 # %% [markdown]
 # Nobody is blamed. All four ranks read the same notes: four, four, four and five. So all four complain, and only one of their equal tracebacks is shown. None of them can know which length you meant.
 #
-# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as this course does for its ranks. Without that setting you may get no error at all. We gave four ranks of a script these lengths over gloo: ranks 1 and 2 returned with a wrong sum, and only rank 3 noticed, since it waited in vain.
+# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as this course does for its ranks. Without that setting you may get no error at all. We gave four ranks of a script these tensors of ones, over gloo. Rank 0 got 4 in every place, ranks 1 and 2 got a 5 among theirs, and rank 3 waited in vain.
 
 # %% [markdown]
 # ## On GPUs, and from a script
 #
-# With as many GPUs as ranks, each rank has its own, and messages go over NCCL, NVIDIA's library. It carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is a name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share the GPUs. For this page we ran neither NCCL nor shared GPUs.
+# With as many GPUs as ranks, each rank has its own, and messages go over NCCL, NVIDIA's library. It carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is one more name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share the GPUs, over gloo. For this page we ran neither NCCL nor shared GPUs.
 #
 # Outside a notebook, put a function without parameters into a file. torchrun starts the ranks, and `course_lib.ranks` prints what each one returns.
 #
