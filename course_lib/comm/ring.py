@@ -20,7 +20,7 @@ def reduce_scatter(chunks: Sequence[Tensor], port: Port, combine: Combine) -> No
     """
     r, p = port.rank, port.size
     inbox = port.rooms(chunks)
-    # A message whose receive has already started need not ask whether it may come.
+    # All receives start first, so that a message which arrives finds its place ready.
     arriving = [port.irecv(inbox[(r - step - 1) % p], (r - 1) % p) for step in range(1, p)]
     for step in range(1, p):
         sending = port.isend(chunks[(r - step) % p], (r + 1) % p)

@@ -121,7 +121,7 @@ who_holds_what("reduce_scatter", world_size=4)
 
 # %% [markdown]
 # Follow chunk 0 on three ranks. Call it `a0` on rank 0, `b0` on rank 1 and `c0` on rank 2. Its sum has to end on rank 0, so
-# its trip starts just past it, on rank 1:
+# its trip starts just past that rank, on rank 1:
 #
 # ```text
 #            rank 0                rank 1               rank 2
@@ -414,7 +414,7 @@ def suspect_max(x):
 
 
 # %% [markdown]
-# Measure before you read the code. Twelve numbers of float32 are 48 bytes <!-- ="48 bytes" -->, and in a ring each rank should send 2(p-1)/p of that:
+# Before you look for the bug, measure. Twelve numbers of float32 are 48 bytes <!-- ="48 bytes" -->, and in a ring each rank should send 2(p-1)/p of that:
 
 # %%
 for ranks in (2, 3, 4):
@@ -545,14 +545,16 @@ check("02.9", ring_average)
 # %% [markdown]
 # Three rules make the answer unique:
 #
-# - Only the hierarchy uses the wire `inside`. The other three pay every step on the wire `between`.
+# - Only the hierarchy uses the wire `inside`. The other three pay every step on the wire `between`, though
+#   in `comm_time` a swap inside a node is faster.
 # - If p is no power of two, let q be the largest one below it. In recursive doubling and in halving-doubling the
 #   p-q ranks that are too many hand in their whole tensors first, and get whole sums at the end. That is one more step of M bytes
 #   before and one after. In between, only q ranks swap.
 # - `node_size` divides p. If it is 1, the hierarchy *is* the ring, and its name is `"ring"`.
 #
 # **Target:** the right name, first for 2, 4, 8, … ranks that are all alike (`node_size` is 1), then for any number of them, and then in nodes.
-# The tensor may be a single number or many gigabytes. The library's `comm_time` knows the times; write the formulas yourself.
+# The tensor may be a single number or many gigabytes, and a chunk counts as M/p bytes in both cases.
+# Write the formulas yourself, without `comm_time`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -590,7 +592,8 @@ check("02.10", fastest_all_reduce)
 #
 # Every process of a computer has a number, `os.getpid()`, and nobody knows beforehand which one it gets. Write a script in which
 # each process learns the sum of the numbers of all, and the sum of those in its own half: the ranks below `world_size // 2`, or
-# the others. So three ranks make one and two, where the script of the lesson makes two and one. Each prints one line in this form:
+# the others. So of three ranks, one is in the first half and two are in the second;
+# in the lesson's script it is two and one. Each process prints one line in this form:
 #
 # ```text
 # rank 2 of 3: own 4711, all 14130, half 9423

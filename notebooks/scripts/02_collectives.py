@@ -43,7 +43,7 @@ def main() -> None:
     dist.all_reduce(within, group=groups[half])
     assert torch.equal(within, inputs[halves[half]].sum(dim=0))
 
-    # Whole numbers hide rounding, so these are not whole, and every rank must have rank 0's sums, bit for bit.
+    # The harder test of lesson 02's bug museum: each rank compares its sums with rank 0's.
     rounded = torch.randn(1001, generator=torch.Generator().manual_seed(rank)).to(device)
     dist.all_reduce(rounded)
     of_rank_0 = rounded.clone()

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 02 · Collectives: a thousand ranks, one sum
 #
-# Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each has read different texts, so each comes out of backward with a different gradient. Before the next step all of them need the sum.
+# Lesson 01 ended with a question: who sends what to whom, and how long does it take? A thousand GPUs train Llama 3.1 8B together. Each has read different texts, so their gradients differ, but all need the sum before the next step. An exchange in which every rank takes part is a **collective**; this one is the **all-reduce** of lesson 00.
 #
-# You know one way from lesson 00: everybody sends to rank 0, which adds and sends the sum back. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps for as long as its message would take, slowed down 2000 times so that your processor's own work hardly counts.
+# Everybody could send to rank 0, which adds and sends the sum back. Four ranks do that here, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps 2000 times as long as its message would take, so your processor's own work hardly counts.
 
 # %% folded=true
 # %load_ext course_lib
@@ -37,7 +37,7 @@ run_ranks(on_the_clock, 4, "naive", 16 * MiB // 4, network)  # a number has 4 by
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
-# Look at the row of rank 0. The others send at once, but rank 0's network card takes in one message at a time, so two of them wait in the network. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
+# Look at the row of rank 0. The others send at once, but rank 0's network card takes in one message at a time. So two wait in the network, as their long arrows show. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
 # How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 
@@ -51,16 +51,16 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 #
 # *Fifty-five minutes; the exercises take three hours.*
 #
-# <details><summary>Before you start</summary>You need lesson 00; what we take from lesson 01 is said again. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
+# <details><summary>Before you start</summary>You need lesson 00; what we take from lesson 01 is said again. Everything here ran on CPUs, nothing on a GPU or a cluster.</details>
 
 # %% [markdown]
 # ## First attempt: a circle
 #
-# Four ranks have twelve numbers each. One device can add them up alone, and whatever we build has to give the same.
+# Four ranks have twelve numbers each, and whatever we build has to give the sums of one device.
 #
 # Rank 0 is what hurts, so put the ranks in a circle, where nobody is special. Each sends its tensor to the right neighbour and adds what comes from the left. In the next round it passes on what it has just received, so after three rounds everybody has seen every tensor.
 #
-# If all four waited until their message is taken, nobody would be left to take one. That is why `isend` only starts a message, and `wait` comes after the receive.
+# We cannot count on a network in which messages wait. In lesson 00 `send` returned only when its message was taken, and if all four wait for that, nobody is left to take one. So `isend` only starts a message, and `wait` comes after the receive.
 
 # %%
 torch.manual_seed(0)
@@ -95,7 +95,7 @@ def on_my_row(add_up, rows):
 # %% [markdown]
 # Four times `True`: the sum is right on every rank. Is it also faster?
 #
-# **Predict.** Each of the four ranks holds 1 MiB<!-- =MiB / MiB -->. Through rank 0, the busiest rank sent three messages of that size. How many MiB does the busiest rank send now? Think of one rank: how often does it send, and how much each time?
+# **Predict.** Each of the four ranks holds 1 MiB<!-- =MiB / MiB -->. Through rank 0, the busiest rank sent three messages of that size. How many MiB does the busiest rank send now?
 
 
 # %%
@@ -124,9 +124,9 @@ display(
 # %% [markdown]
 # ## Second attempt: everybody adds a quarter
 #
-# Where is the waste? Follow one number of the tensor. All four ranks compute its sum, each for itself, and they all get the same. It would be enough if **one** rank did so and sent the result to the others.
+# Where is the waste? Follow one number of the tensor. All four ranks compute its sum, each for itself, and all get the same. It would be enough if **one** rank did so and sent the result to the others.
 #
-# So share the adding. Cut the tensor into four chunks and give each an owner: rank 0 owns chunk 0, rank 1 owns chunk 1, and so on. First each chunk is added up at its owner, and then the owners hand their finished sums around.
+# So share the adding. Cut the tensor into four chunks and give each an owner: rank 0 owns chunk 0, rank 1 owns chunk 1, and so on. First the parts of each chunk are added up at its owner, and then the owners hand their finished sums around.
 
 # %%
 viz.all_reduce_halves(4)
@@ -134,7 +134,14 @@ viz.all_reduce_halves(4)
 # %% [markdown]
 # One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has only one chunk, but in all four colours, because this chunk is a finished sum. At the right every rank has all the finished chunks.
 #
-# The first half, up to the middle, is called **reduce-scatter**, and the second half is called **all-gather**. One after the other, they make an all-reduce. Remember the middle, where each rank keeps a quarter and nothing else. A program that is short of memory can stop there and work on its quarter alone, as ZeRO-1 did in lesson 01.
+# The first half, up to the middle, is called **reduce-scatter**, and the second **all-gather**. One after the other, they make an all-reduce. Remember the middle. A program that is short of memory can stop there and update its quarter of the weights alone. Lesson 01 called that ZeRO-1.
+
+# %% [markdown]
+# ### How does a chunk get to its owner?
+#
+# Each rank could send its part of chunk 2 straight to rank 2, and do the same with the other chunks. That is right, and not one byte too many would travel. But then everybody talks to everybody. Unless all take turns, messages to one owner queue up, as in the first picture. And among a thousand ranks, many messages would go far and could share wires.
+#
+# In the circle each rank sends to one neighbour and receives from one, so nothing queues. So we keep it, and let each sum grow on its way: every rank adds its part and passes the sum on.
 
 # %% [markdown]
 # ### Which chunk, when?
@@ -185,14 +192,14 @@ viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darke
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Ranks alone cannot do with less, as *Going deeper* shows.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Ranks alone, without a network that adds, cannot do with less. *Going deeper* shows why.
 
 # %% [markdown]
 # ## On real ranks
 #
-# So far four lists have played the ranks. Now you see the library's ring, as each real rank runs it. You know the index of the chunk that is sent, so find it first, and then the line that adds. Around them, `port` sends and receives, `rooms` makes memory for what will arrive, and `arriving` lists receives that all start before the loop.
+# So far four lists have played the ranks. Here is the library's ring, as each real rank runs it. Find the chunk that is sent, and then the line that adds. Around them, `port` sends and receives, `rooms` makes memory for what arrives, and the receives in `arriving` start before the loop.
 #
-# Below the code stands the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and find in the code what rank 0 is doing there.
+# Below the code stands the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2. Which lines let rank 0 send chunk 2 there, and add to chunk 1?
 
 # %%
 display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4))
@@ -200,7 +207,9 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the number of ranks divides the length, nobody notices that a remainder got lost. That is why we take thirteen numbers, and three ranks are among the cases. We compare the sums with those of one device, and the bytes with those of `comm_time`. This formula knows nothing of the code that sends.
+# A test can be too kind to a ring. On two ranks left and right are the same neighbour, which hides a wrong turn, so we also try three. And we take thirteen numbers, whose chunks cannot be equally long. We compare the sums with those of one device, and the bytes with those of `comm_time`, a formula that knows nothing of the code that sends.
+#
+# In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so you would expect one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact each rank sends 152 or 160, because chunk 0 has four of the thirteen numbers, and the others have three.
 
 
 # %%
@@ -219,14 +228,11 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  right up to rounding; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right up to rounding. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact each sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others have three.
-
-# %% [markdown]
 # ## How long does it take?
 #
-# You know the bytes, so you should know the time. Try it on the network of the first picture. No hardware is measured there: what you read is the time that a rank slept, divided by two thousand.
+# You know the bytes, so you should know the time. Try it on the network of the first picture.
 #
-# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. How many µs does it take for 1 KiB<!-- =1 -->, which is 32,768 times less? First work out how long six quarters of the large tensor take at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, where a MiB is 1.049 MB<!-- =MiB / 1e6 -->. Then ask what the rest may be.
+# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. How many µs does it take for 1 KiB<!-- =1 -->, which is 32,768 times less? Ask first whether the bytes of the large tensor explain its time. The network sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, and a MiB is 1.049 MB<!-- =MiB / 1e6 -->.
 
 # %%
 run_ranks(on_the_clock, 4, "ring", 8 * MiB, network)
@@ -237,7 +243,7 @@ predict("µs for 1 KiB", guess=None, answer=round(1e6 * small.span_s), tolerance
 viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 
 # %% [markdown]
-# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, just like the upper one, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. Every message has this price, however short it is. It is called the latency, **α**.
+# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, just like the upper one, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. Every message has this price, however short, and it is called the latency, **α**.
 #
 # Now look at the upper row, where each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, because a quarter of the tensor has to pass. Each byte has a price as well, then, and this one is called **β**. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> it is a fiftieth of a nanosecond.
 
@@ -246,16 +252,16 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
-# The clock sleeps by this formula, so its upper row must close: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->. *Going deeper* measures your machine.
+# The clock sleeps by this formula, so the upper row has to add up: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->.
 #
 # On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors: **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! The ring makes as many starts as the naive way, with a thousandth of the bytes each, so starts cost most. Always ask: **is my message so small that I pay for starts, or so large that I pay for bytes?**
 
 # %% [markdown]
 # ## Fewer starts
 #
-# Our thousand ranks also add up their loss. For this single number the ring makes 1998 starts to move 4 bytes<!-- =4 -->, which takes 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
+# Our thousand ranks also add up their loss. A single number cannot be cut, so the ring carries one chunk round alone, and 1998 starts in a row take 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
 #
-# How few would do? If you swap with your neighbour, both of you know the sum of two. If you both then swap with the next pair, four know the sum of four. Each step doubles that, so 1024 ranks need ten, which take 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
+# How few would do? If you swap with your neighbour, both know the sum of two. If both then swap with the next pair, four know the sum of four. Each step doubles their number, so ten steps do for 1024 ranks, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
 # Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Follow rank 0 in both pictures.
 
@@ -263,9 +269,11 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
 
 # %% [markdown]
-# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the same swaps backwards hand them out. This **halving-doubling** carries 1.75 tensors in six steps; the ring carries as much, but in fourteen.
+# At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the same swaps backwards hand them out.
 #
-# **Predict.** On 64 ranks recursive doubling makes six starts and carries six tensors. Halving-doubling makes twelve starts and carries almost two tensors. From how many MiB on is it the faster one? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
+# This is **halving-doubling**. It carries 1.75 tensors in six steps, where the ring takes fourteen to carry as much.
+#
+# **Predict.** On 64 ranks recursive doubling makes six starts and carries six tensors. Halving-doubling makes twelve starts and carries almost two tensors. From how many MiB on is halving-doubling faster? While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
 # %%
 meet = crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND)
@@ -273,16 +281,18 @@ predict("MiB from which halving-doubling is faster", guess=None, answer=round(me
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# Recursive doubling carries four tensors more, but makes six starts fewer, and in six starts 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where one tensor is a quarter of that, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB -->. Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's starts.
+# Recursive doubling carries four tensors more, but makes six starts fewer, and in six starts 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where four tensors have those bytes, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> each.
 #
-# Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs may have to share. In a ring everybody talks to a neighbour. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
+# Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's starts.
+#
+# Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs swap far apart and may have to share a few. A ring's messages go only to neighbours. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
-# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends only a third of that. A ring gains nothing from NVLink, because somewhere the ring leaves the node, and each step waits for its slowest message.
+# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends only a third of that. A ring gains nothing from NVLink, because somewhere it leaves the node, and each step waits for its slowest message.
 #
-# Therefore do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. It adds up only this chunk, with the GPUs that hold the same chunk in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
+# Therefore do inside what can be done inside. First a reduce-scatter in the node gives each GPU one chunk of its node's sum. Then each GPU adds up only its chunk, with those that hold the same chunk in other nodes. An all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so ranks 0 and 2 add up these 8 MiB<!-- =16 / 2 -->. As a ring of two, they need two steps of 4 MiB<!-- =16 / 4 -->. At the end ranks 0 and 1 swap their finished halves.
@@ -303,12 +313,14 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 # %% [markdown]
 # In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring pays six starts on the slow wire and the hierarchy only two.
 #
-# In nodes of four even less crosses, because each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->. Inside, a ring passes three quarters of the tensor twice, to one neighbour at a time, which takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. One layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# Now take our thousand GPUs in nodes of four. Each GPU adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->.
+#
+# Inside, a ring passes three quarters of the tensor twice, to one neighbour at a time, which takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. One layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. A comment above each block says what the block does. Read as far as the first sum; the other blocks can wait until you need one.
+# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course. Read as far as the first sum; the other blocks can wait until you need one.
 
 # %%
 display(viz.show_source(Path("scripts/02_collectives.py")))
@@ -326,24 +338,22 @@ inputs = torch.arange(48.0).reshape(4, 12)
 print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().tolist())
 
 # %% [markdown]
-# Both say the same. This is what you write for ours:
+# Both say the same. Here is what to write in place of our calls:
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `comm.all_reduce(x)` | `dist.all_reduce(x)` | the sum is written over `x` |
 # | `comm.reduce_scatter(x)` | `dist.reduce_scatter_single(chunk, x)` | you bring the result's tensor; p divides the length |
 # | `comm.all_gather(chunk)` | `dist.all_gather_single(x, chunk)` | all chunks are equally long |
-# | `algorithm="ring"` | – | the back end chooses; NCCL by formulas like ours |
+# | `algorithm="ring"` | – | the back end chooses; NCCL compares estimated times, as you did |
 # | `ledger()` | – | nobody counts; use a profiler |
-#
-# On GPUs the lines should stay as they are.
 
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed, but a harder one follows.
+# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed. But that test has twelve small whole numbers on each rank, and a real gradient looks different.
 #
-# **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`.
+# **Predict.** Read B and C in the next cell. Which of the three would you let into a training? Give their letters in one string, or `"none"`. The folded cell holds a harder test. Run it, but unfold it only when you have decided.
 
 
 # %%
@@ -373,16 +383,19 @@ rings = {"A": pass_it_on, "B": ring_b, "C": ring_c}
 for name, ring in rings.items():
     print(name, [torch.equal(mine, total) for mine in run_ranks(on_my_row, 4, ring, gradients)])
 
-# %%
+# %% folded=true
 rows = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0))
 sums = {f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)] for name, ring in rings.items()}
 exact = rows.double().sum(dim=0)  # one device, with twice the digits
 off = {name: (torch.tensor(held).double() - exact).abs().max().item() for name, held in sums.items()}
 sound = [name[-1] for name, held in sums.items() if off[name] < 1e-5 and held == [held[0]] * 4]
-predict("the sound rings", guess=None, answer="".join(sound))
+disagreement = viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
+
+# %%
+predict("the sound rings", guess=None, answer="".join(sound) or "none")
 for name in sums:
     print(f"{name} is off by at most {off[name]:.1g}")
-viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
+disagreement
 
 # %% [markdown]
 # Now each rank has 1001 numbers that are not whole. Ring B is off by 3, and each of its panels has one dark dot. Four does not divide 1001, so each rank keeps its own last number.
@@ -422,30 +435,30 @@ for name in ("A", "C"):
 # %% [markdown]
 # The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree to three digits. Yet ring A's weights stay apart, so there is no longer *one* model. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
+# In the training all losses agree to three digits, yet ring A's weights stay apart, so there is no longer *one* model. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
 #
 # A test with a tolerance lets ring A pass. The last block of your script would not, because it compares every bit with rank 0's.
 
 # %% [markdown]
 # ## When to use what
 #
-# You can choose now. Ask first whether you pay for starts or for bytes, and then which wires the ranks share.
+# Ask first whether you pay for starts or for bytes, and then which wires the ranks share.
 #
 # | your tensor | the way | because |
 # | --- | --- | --- |
 # | short: below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
 # | long, on 4, 8, 16, … ranks | halving-doubling | few starts, if no wires are shared |
-# | long, on other numbers | a ring | few bytes, neighbours talk |
-# | long, fast wires inside nodes | the hierarchy | little crosses |
+# | long, on other numbers | a ring | few bytes, only to neighbours |
+# | long, fast wires inside nodes | the hierarchy | few bytes leave the node |
 #
-# *Going deeper* lets you try the table on a thousand ranks, and names what travels besides sums.
+# *Going deeper* tries the table on a thousand ranks.
 
 # %% [markdown]
 # ## Back to the thousand ranks
 #
 # One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, less than 32 times 16, because starts are paid only once.
 #
-# Is that much? Lesson 01 counted 6 operations for each parameter and token, so at 40 %<!-- =40 --> of its peak an H100 computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. If the sum comes after that, over a fifth of each step is waiting.
+# Is that much? Suppose each GPU reads 8192 tokens in a step. Lesson 01 counted 6 operations for each parameter and token, so an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, over a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 
@@ -472,7 +485,7 @@ score()
 #
 # Each part below stands alone, and you can skip all of them.
 #
-# ## All eight words
+# ## All eight collectives
 #
 # Not everything that travels is a sum for everybody, so first ask who needs what.
 #
@@ -509,7 +522,7 @@ for case, row in ms.items():
 # %% [markdown]
 # In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
 #
-# In C each node has a single GPU, so the hierarchy *is* the ring. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, which doubles its time.
+# In C each node has a single GPU, so the hierarchy *is* the ring. No swap stays inside a node any more, so recursive doubling takes longer than in B, where two of its steps did. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, which doubles its time.
 
 # %% [markdown]
 # ## Ranks alone cannot do with less
