@@ -66,7 +66,7 @@ viz.plot_loss_curves(
 )
 
 # %% [markdown]
-# After 15 steps the ranks' line is higher. Noise? This picture cannot say, but their gradients were wrong **from the first step**.
+# After 15 steps the ranks' line is mostly higher. Is that noise? The picture cannot say, and yet the gradients were wrong **from the first step**.
 #
 # How do you know it is the same training, and is it four times as fast? You will be able to
 # - prove that many ranks train like one device, and say when they do not.
@@ -201,14 +201,14 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # Read from the foot up. Every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 ten thousand roundings would look like such a mistake, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 roundings would look like such a mistake, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
 #
 # We climbed with plain SGD, but people train with AdamW. In lesson 00 Adam hid a forgotten division, because it divides each gradient by that gradient's typical size, and a factor that is in every step falls out again. **Clipping** can hide a factor as well, because it cuts a gradient that is longer than a limit to that length.
 #
-# So look at **gradients**, not at losses: without the division ours are four times as long. And climb with **plain SGD first**, which hides no factor.
+# So look at **gradients**, not at losses, and climb with **plain SGD first**, which hides no factor.
 
 # %% [markdown]
 # ## When is it *not* the same training?
@@ -228,7 +228,7 @@ print(f"the lonely row counts {counts[0].item():g} times its right weight")
 # %% [markdown]
 # In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**. What would be right?
 #
-# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides. Then each row counts half of 2/8, an eighth.
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, to a sixteenth. So multiply by two first, the number of ranks, by which the average divides. Then each row counts half of 2/8, an eighth.
 
 # %% [markdown]
 # The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks it, because it subtracts the mean over the rows of a batch and divides by their spread.
@@ -246,14 +246,14 @@ ranks = run_ranks(partial(climb, average, make=normalized), 2)
 viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device")
 
 # %% [markdown]
-# Look at the lowest rung. The output is apart already, before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
+# The lowest rung, the output, is apart before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# Ask of every layer and loss whether it looks across rows. RMSNorm and attention stay within one row, which in a Llama is a whole text, but a contrastive loss compares rows. Dropout draws other numbers on each rank, so there the training is the same only on average.
+# Ask of every layer and loss whether it looks across rows. RMSNorm and attention stay within one row, which in a Llama is a whole text, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
 
 # %% [markdown]
 # ## Four times as fast?
 #
-# It is the same training, if you keep the two conditions. Is it also fast? Give each rank a **whole** batch now, so that together they train like one device with four times the batch. Each then computes for as long as one device did, and only messages make a step longer.
+# Give each rank a **whole** batch now, so that together they train like one device with four times the batch. Each then computes for as long as one device did, and only messages make a step longer.
 #
 # What do these cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum makes three more to be handed out. With p ranks that is 2 (p − 1) hops. The ledger can count them.
 
@@ -275,9 +275,9 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 # %% [markdown]
 # Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->, which is 228 on average. With many ranks it is nearly twice.
 #
-# OLMo 1B has 1.177<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which costs digits, but takes only two bytes for each. Then each of 64 GPUs sends 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->.
+# OLMo 1B has 1.177<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients, which we choose to send in bfloat16, in two bytes each. Let 64 GPUs form **one ring**. Lesson 02's hierarchy is faster, and we come back to it. Each GPU sends 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, in 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->.
 #
-# Is that long? Computing takes six operations for each parameter and token. An H100 at 40 %<!-- =40 --> of its 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> needs 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens, so sending after backward would take over a third of the step.
+# Is that long? With six operations for each parameter and token an H100 at 40 %<!-- =40 --> of its 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> needs 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens. Sending after backward would take over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
@@ -314,7 +314,7 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. On 64 GPUs a ring has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
+# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. Our ring of 64 GPUs has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
 #
 # So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
@@ -358,7 +358,7 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 # %% [markdown]
 # The picture is drawn by formula, and the ranks' clock agrees. Follow its lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
 #
-# Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays for its own starts, so should buckets be larger? PyTorch's usual limit is 25 MiB<!-- =25 * MiB / MiB -->, so give all of ours the same.
+# Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays for its own starts, so should buckets be larger? PyTorch's usual limit is 25 MiB<!-- =25 * MiB / MiB -->, so give ours the same.
 #
 # **Predict.** How long does our step take now, again with overlap? Over Ethernet a start takes 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
 
@@ -372,11 +372,11 @@ print(f"with PyTorch's first bucket, by formula: {9 + 1e3 * five.time_s(ETHERNET
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 
 # %% [markdown]
-# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill a bucket of 25, so it leaves when backward ends, and the step beats 13.1 only by five all-reduces' starts.
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill a bucket of 25, so it leaves when backward ends. It only saves five all-reduces' starts.
 #
-# PyTorch's smaller first bucket frees only layer 6. So if a small model scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->. That frees layer 6, but the five others still wait. If a small model scales badly, make `bucket_cap_mb` much smaller than its gradients.
 #
-# A large model on many GPUs needs larger buckets. In each of OLMo's layers three tensors of 32 MiB<!-- =2 * 4 * 2048**2 / MiB --> fill a bucket each, and four of 8 MiB<!-- =2 * 2048**2 / MiB --> share one. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts on 64 GPUs still take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a whole layer fills one, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> need only 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s --> of starts.
+# A large model has the opposite trouble. Each of OLMo's layers makes four buckets, because three tensors of 32 MiB<!-- =2 * 4 * 2048**2 / MiB --> fill one each, and four of 8 MiB<!-- =2 * 2048**2 / MiB --> share one. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> need only 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -391,33 +391,31 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 try:
     assert_parallel_equals(llama_alone, first_screen, text, world_size=4)
 except NotEqual as error:
-    what, _, way_out = str(error).split("; ", 2)
-    print(f"the first screen: {what.partition(': ')[2]}\n    {way_out}")
+    print(f"the first screen: {str(error).split('; ')[0].partition(': ')[2]}")
+    fall = museum.Fall(
+        rung=error.rung, deviation=error.deviation, losses=four_ranks.losses, reference=one_device.losses
+    )
 print("targets on ranks 0 to 3 in step 1:", [(part != -100).sum().item() for part in text.batch(0)[1].chunk(4)])
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
+display(viz.animate_ladder("the first screen", fall))
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# The first screen breaks at rung 2, the gradients, "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 averaged 91: the mean of means!
+# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Rank 2 averaged 31 losses and rank 1 averaged 91: the mean of means!
 #
-# The right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by the targets of *all* ranks.
+# Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by *all* ranks' targets.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Two things in it are new.
+# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Each rank needs rows of its own, so a **sampler** deals them out, and `set_epoch` gives each epoch another order.
 #
-# Each rank needs rows of its own, so a **sampler** deals them out, and `set_epoch` gives each epoch another order.
+# A batch that is too large for memory comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, where nothing is sent.
 #
-# The second is for a batch that is too large for memory. It comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, where nothing is sent.
-
-# %% [markdown]
-# Find these lines in the script below.
-#
-# | here | in PyTorch | what is different there |
-# | --- | --- | --- |
-# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took |
-# | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
+# | here | in PyTorch |
+# | --- | --- |
+# | `DistributedDataParallel` | the same name; `model.module` is the model inside |
+# | `run_ranks` ends what hangs | `init_process_group(timeout=…)` |
 #
 # The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
 
@@ -432,11 +430,11 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# The run that went on with more processes has the loss of the one that never stopped! The checkpoint holds what AdamW remembers, and together the ranks take the next 16 rows of one list, however many they are.
+# The two losses agree! The checkpoint holds what AdamW remembers, and together the ranks, two or four, take the next 16 rows of one list.
 #
-# **Your turn.** Let a copy print what `clip_grad_norm_` returns, the length before clipping. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each in an empty folder. Which numbers give them away?
+# **Your turn.** Let a copy print on every rank what `clip_grad_norm_` returns, the length before clipping. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each on 4 processes, in an empty folder. Which numbers give them away?
 #
-# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the loss hardly changes: only the lengths tell.</details>
+# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the lengths are a quarter, but AdamW hides that from the loss.</details>
 
 # %% [markdown]
 # ## Bug museum
@@ -475,36 +473,43 @@ for run, make in makers.items():
         falls[f"run {run}"] = museum.Fall(rung=error.rung, deviation=error.deviation, **both)
         what, _, way_out = str(error).split("; ", 2)
         said.append(f"run {run}: {what.partition(': ')[2]}\n    {way_out}")
-norm_alone = "".join(run for run in exhibits if falls[f"run {run}"].rung == "gradient norm")
-predict("the wrong run with the right gradients", guess=None, answer=norm_alone)
+right_gradients = "".join(run for run in exhibits if falls[f"run {run}"].rung not in (None, "output", "gradients"))
+predict("the wrong run with the right gradients", guess=None, answer=right_gradients)
 print(*said, sep="\n")
-display(viz.plot_museum(falls), viz.animate_ladder("run A", falls["run A"]))  # choose another run
+viz.plot_museum(falls)
+
+# %% [markdown]
+# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** does too, by little: it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which for OLMo we chose and which here slipped in.
+#
+# **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
+
+# %% varies="36 steps of rounding differ between processors"
 viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
 
 # %% [markdown]
-# **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. So it cuts to half the length, which AdamW hides until one device stops cutting.
+# **C** lies apart: its roundings need thirty steps to reach a thousandth, the mistakes at most six.
 #
-# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. One device cuts to 1 and A never does, so beside it A's gradients are 0.27, then 0.41. AdamW hides a factor only while it lasts, so the second update is off: step 3's loss shows it.
+# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to 1. **A** cuts none, so its factor is 0.27, then 0.41, and after this second update the loss is off.
 #
-# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in, and its first length is off. **C** is sound: roundings need thirty steps to reach a thousandth, the mistakes at most six.
+# **B** cuts to half of one device's length, until one device stops cutting in step 4, and the next loss is off. **D**'s rounding is no factor, so nothing hides it.
 
 # %% [markdown]
 # ## When to use it
 #
-# For data parallelism the **whole model has to fit**, with activations and 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and **backward has to outlast the messages**.
+# The **whole model has to fit**, with activations and 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and **backward has to outlast the messages**.
 #
 # | your case | take |
 # | --- | --- |
 # | fits, backward outlasts the messages | data parallelism |
-# | fits, the messages last longer | more tokens each, or `no_sync` |
+# | fits, the messages last longer | a hierarchy, or larger batches, as with `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# On 64 GPUs the bytes of OLMo 1B take 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> and the starts 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s -->. Backward is two thirds of the computing. With 8192 tokens on each it takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, too short to hide all. With 32,768 it takes 390 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 32768 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> and hides nearly all. With 2048 it takes 24 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and most of a step is waiting.
+# Backward is two thirds of the computing: 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for OLMo 1B with 8192 tokens on each of 64 GPUs. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. In lesson 02's hierarchy, in nodes of four, they take only 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->. But with 2048 tokens backward takes 24 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, too short for either.
 
 # %% [markdown]
 # ## What still hurts
 #
-# It is the same training: seven rungs within 1e-11, where the first screen was off by 0.3. Is it four times as fast? With a whole batch each, it is **3.7 times**, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is only **1.8 times**. Computing shrinks to a quarter, so bucket 1 leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->. But buckets do not shrink, so they queue until 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training: seven rungs within 1e-11, while the first screen's gradients were off by 0.3. Is it four times as fast? Our six layers with a whole batch each are **3.7 times** as fast, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is only **1.8 times**. Bucket 1 leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, but buckets do not shrink, so they queue until 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
 # And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
@@ -632,9 +637,9 @@ for name, rungs in off.items():
 # %% [markdown]
 # ## How much of each GPU is left?
 #
-# More GPUs only help as long as they do not wait. The bytes alone do not tell, because some buckets hide behind backward and others have to queue. So follow the buckets.
+# More GPUs only help as long as they do not wait. Some buckets hide behind backward and others have to queue. So follow the buckets.
 #
-# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each and buckets of 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB -->.
+# **Predict.** OLMo 1B trains on 64 GPUs in one InfiniBand ring, with 8192 tokens on each and buckets of 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB -->.
 #
 # - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
 # - The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later.
@@ -673,14 +678,14 @@ words = "OLMo 1B, by formula; 100%: 64 GPUs are 64 times as fast as one"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. With the 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() --> would be left.
+# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. With the 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() --> would be left. The hierarchy leaves 95 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=NVLINK, between=INFINIBAND, node_size=4, algorithm="hierarchical", itemsize=2).efficiency() -->.
 #
 # In the top curve, with 32,768 tokens, backward hides all but the last two buckets, those of the first layer and of the table, which are full only when it ends. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
 
 # %% [markdown]
 # ## What does a larger batch buy?
 #
-# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, which helps as long as noise keeps you back. Take a bowl, whose true gradient we know. `N` workers each see it with noise, and step along their average. The error is the mean squared gradient. The theorem of **parallel SGD** says that after enough steps it falls like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the `T` steps.
+# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, which helps as long as noise holds you back. Take a bowl, whose true gradient we know. `N` workers each see it with noise, and step along their average. The error is the mean squared gradient. The theorem of **parallel SGD** says that after enough steps it falls like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the `T` steps.
 #
 # One worker makes 3072 steps, 4 make 768 each, 16 make 192, 64 make 48. **Before you run it**: up to how many workers does the error stay the same?
 
@@ -694,9 +699,9 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. The line of 30 leaves the dashed one: its noise is small, and no average shortens the way.
+# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. The line of 30 leaves the dashed one: most of its error is the way still to go, no noise.
 #
-# McCandlish and others (2018, *An empirical model of large-batch training*) found the same bend in real models. With a batch $B$ the steps to a given loss are
+# [McCandlish and others](https://arxiv.org/abs/1812.06162) found the same bend in real models in 2018. With a batch $B$ the steps to a given loss are
 #
 # $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
 #
