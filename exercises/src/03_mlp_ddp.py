@@ -179,7 +179,8 @@ print(f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, bandwidth_bytes_per_s = {I
 
 # %% [markdown]
 # *Naive* is your 03.1, with a ring all-reduce for each tensor. With *buckets*, gradients lie one after the other in flat tensors, in the order
-# above. A bucket is full once it holds 25 MiB<!-- =costs.BUCKET_BYTES / units.MiB --> **or more**, and then the next one begins. A tensor is never cut.
+# above. A bucket is full once it holds 25 MiB<!-- =costs.BUCKET_BYTES / units.MiB --> **or more**, and then the next one begins. The first one has the
+# same limit, and a tensor is never cut. All ranks send equally much, because `p` divides every tensor.
 #
 # | name | in one step |
 # | --- | --- |
@@ -374,7 +375,7 @@ class Suspect(Trainer):
 # | --- | --- |
 # | `share(batch, rank, world_size)` | the rows of the batch that are this rank's, cut by `torch.tensor_split` |
 # | `count_targets(batch)` | how many of its targets count: those that are not -100 |
-# | `micro_batches(batch, parts)` | a list of `parts` smaller batches; of fewer rows than `parts`, one for each row |
+# | `micro_batches(batch, parts)` | for 03.9: a list of `parts` smaller batches; of fewer rows than `parts`, one for each row |
 # | `summed_loss(model, batch)` | its cross-entropy, *summed* over the targets that count: call `.backward()` on it |
 
 # %% [markdown]

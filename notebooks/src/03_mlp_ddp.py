@@ -231,7 +231,7 @@ print(f"the lonely row counts {counts[0].item():g} times its right weight")
 # Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, to a sixteenth. So multiply by two first, the number of ranks, by which the average divides. Then each row counts half of 2/8, an eighth.
 
 # %% [markdown]
-# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks it, because it subtracts the mean over the rows of a batch and divides by their spread.
+# The second condition is that no row's loss depends on other rows. **Batch normalization** breaks it, because this layer subtracts the mean over the rows of a batch and divides by their spread.
 #
 # Put such a layer in the place of f, and climb with `average`. **Before you run it**: which rung differs first, and could a cleverer `combine` repair it?
 
@@ -314,7 +314,7 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. Our ring of 64 GPUs has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
+# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. Our ring of 64 GPUs has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
 #
 # So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
@@ -401,7 +401,7 @@ display(viz.animate_ladder("the first screen", fall))
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Rank 2 averaged 31 losses and rank 1 averaged 91: the mean of means!
+# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 averaged 91: the mean of means!
 #
 # Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by *all* ranks' targets.
 
@@ -430,7 +430,7 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# The two losses agree! The checkpoint holds what AdamW remembers, and together the ranks, two or four, take the next 16 rows of one list.
+# The two losses agree! The checkpoint holds what AdamW remembers, and together any number of ranks takes the next 16 rows of one list.
 #
 # **Your turn.** Let a copy print on every rank what `clip_grad_norm_` returns, the length before clipping. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each on 4 processes, in an empty folder. Which numbers give them away?
 #
@@ -439,7 +439,7 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug that was found in published code. Above the picture stand each run's loss in the third step, and the lengths of its first five gradients before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. Above the picture stand each run's loss in the third step, and the lengths of its first five gradients before clipping.
 #
 # A run is **sound** if it trains as one device does, apart from float32's rounding, which starts in the seventh digit and grows. Which are sound?
 #
@@ -479,7 +479,7 @@ print(*said, sep="\n")
 viz.plot_museum(falls)
 
 # %% [markdown]
-# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** does too, by little: it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which for OLMo we chose and which here slipped in.
+# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** does too, by little: it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395), chosen for OLMo, but slipped in here.
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
 
@@ -491,7 +491,7 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 #
 # AdamW hides a factor only while it stays the same. One device cuts its first three gradients to 1. **A** cuts none, so its factor is 0.27, then 0.41, and after this second update the loss is off.
 #
-# **B** cuts to half of one device's length, until one device stops cutting in step 4, and the next loss is off. **D**'s rounding is no factor, so nothing hides it.
+# **B** cuts to half of one device's length, a factor that lasts until one device stops cutting in step 4, so B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
 
 # %% [markdown]
 # ## When to use it
@@ -699,7 +699,7 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. The line of 30 leaves the dashed one: most of its error is the way still to go, no noise.
+# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. The line of 30 leaves the dashed one: most of its error is the way still to go, which no average shortens.
 #
 # [McCandlish and others](https://arxiv.org/abs/1812.06162) found the same bend in real models in 2018. With a batch $B$ the steps to a given loss are
 #
