@@ -210,7 +210,7 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # ## When the calls do not match
 #
-# In the most puzzling failure no rank raises an error, and yet they all wait. It can happen when ranks disagree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce through rank 0, and that call is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
+# The most puzzling failure raises no error at all. It can happen when ranks disagree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce through rank 0, and that call is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -225,7 +225,7 @@ else:
 # %% [markdown]
 # This line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell.
 #
-# Rank 2 took the other branch, so it waits for a message from rank 1. In the code above, rank 1 sends only to rank 0, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2, and ranks 1 and 3 need the root's sum. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
+# Rank 2 took the other branch, so it waits for a message from rank 1. In the code above, rank 1 sends only to rank 0, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2. Rank 1 needs the root's sum, and rank 3 still waits to send. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
 
 # %% [markdown]
 # ## Find this hang yourself
@@ -249,7 +249,7 @@ received
 #
 # You cannot miss such failures, but the two losses told you nothing. A and B ran the code below, with `divide_by` 4 in A and 1 in B, so B did not divide.
 #
-# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process decide: in the second cell below, `run_ranks` runs the same code on one rank, which keeps all 64 rows. A gradient's **norm** is its length. **Predict** the norm of B's first gradient, divided by that of one process.
+# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process decide: in the second cell below, `run_ranks` runs the same code on one rank, which keeps all 64 rows. A gradient's **norm** is its length. **Predict** how many times as long B's first gradient is as that of one process.
 
 # %%
 viz.show_source(train_tiny)
@@ -268,7 +268,7 @@ for name, (losses, gradients) in runs.items():
     print(f"{name}, its losses and those of one process: at most {gap:.5f} apart")
 
 # %% [markdown]
-# Four times as long, so B is wrong. The lines below the answer divide each entry of all 40 gradients by that of one process. B's smallest quotient is 4.0, and so is its largest; A's are 1.0. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide. In 2025 even PyTorch [did the same](https://github.com/pytorch/pytorch/issues/162338): over gloo, a call that was asked for the average gave the sum. Its developers labelled the report *silent*.
+# Four times as long, so B is wrong. The lines below the answer divide each entry of all 40 gradients by that of one process. B's smallest quotient is 4.0, and so is its largest; A's are 1.0. Where does the four come from? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide. In 2025 even PyTorch [did the same](https://github.com/pytorch/pytorch/issues/162338): over gloo, a call that was asked for the average gave the sum. Its developers labelled the report *silent*.
 
 # %% [markdown]
 # But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient! How wrong must a gradient be before the loss shows it? Training C divides by 400, so its first gradient is a hundred times too short.
@@ -285,7 +285,7 @@ viz.plot_loss_curves(losses, norms, title="Three trainings, and the length of th
 # The reason is Adam, which divides each entry of a gradient by its recent size. In step 1 that is its own size, so an entry of 3 becomes 1, and C's 0.03 does too. Equal steps keep the weights equal, so C's next gradient is again a hundredth of A's. All that Adam remembers of C is a hundredth too, so the factor cancels in every step.
 
 # %% [markdown]
-# Plain SGD only multiplies the gradient by the learning rate. Longer steps learn faster, until they jump so far past the lowest point that the loss grows. When we tried our data, that took a rate above 0.5. **Predict** whose loss is lowest in step 5. Type "A", "B" or "C".
+# Plain SGD only multiplies the gradient by the learning rate. Longer steps learn faster, until they jump so far past the lowest point that the loss grows. With A's gradients and our data, it grew only at rates above 0.5. **Predict** whose loss is lowest in step 5. Type "A", "B" or "C".
 
 # %%
 lr = 0.1
@@ -302,7 +302,7 @@ predict(
 viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learning rate of {lr}")
 
 # %% [markdown]
-# B, with wrong gradients! For SGD a factor in the gradient is a factor in the learning rate. So B trains as A would with 0.4, still below the limit of 0.5, and C as A would with 0.001. Now the mistake shows, but the curve that looks best is the wrong one.
+# B, with wrong gradients! For SGD a factor in the gradient is a factor in the learning rate. So B trains as A would with 0.4, still below the limit of 0.5, and C as A would with 0.001. Now the mistake shows, but the curve that looks best has wrong gradients.
 #
 # **Your turn.** Set `lr` to 0.2. Work out the three rates, predict again, and run the cell.
 #
@@ -341,7 +341,7 @@ score()
 # %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits until its receiver is ready, and even after the arrival a process may wait for a free core. Pale bars are waiting. In your next run only rank 0's order is the same.
+# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so a message sent before its turn has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits until its receiver is ready, and even afterwards a process may wait for a free core. Pale bars are waiting. In your next run only rank 0's order is the same.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -378,7 +378,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 # %% [markdown]
 # Nobody is blamed. All four ranks read the same notes: four, four, four and five. So all four complain, and only one of their equal tracebacks is shown. None of them can know which length you meant.
 #
-# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as this course does for its ranks. Without that setting you may get no error at all. We gave four ranks of a script these tensors of ones, over gloo. Rank 0 got 4 in every place, ranks 1 and 2 got a 5 among theirs, and rank 3 waited in vain.
+# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as this course does for its ranks. Without that setting you may get no error at all. We gave four ranks of a script these tensors of ones, over gloo. Three ranks went on, two of them with wrong sums, and rank 3 waited in vain.
 
 # %% [markdown]
 # ## On GPUs, and from a script
