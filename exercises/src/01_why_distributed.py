@@ -45,7 +45,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # | exponent field | meaning |
 # | --- | --- |
-# | all 0 | no "1 +", and the power of two of field 1: zero, -0.0 too, and the smallest numbers |
+# | all 0 | the "1 +" is left out and the power of two stays that of field 1: zero, -0.0 too, and the smallest numbers |
 # | all 1 | infinity if the mantissa is 0, else not a number (`math.nan`) |
 
 # %% [markdown]
@@ -422,7 +422,7 @@ check("01.9", training_days)
 
 # %% [markdown]
 # **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. For each parameter it counts
-# a whole number of bytes, but not if you believe the unit in the heading. FULLY_SHARD looks as if it counted the same bytes,
+# a whole number of bytes, once the printed number is read in another unit than the heading's. FULLY_SHARD looks as if it counted the same bytes,
 # divided by the number of GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "01-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -464,8 +464,8 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `width_13b` | A: width of GPT-3 13B |
 # | `unsharded_bytes` | B: bytes per parameter that NO_OP counts, in the right unit |
 # | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
-# | `row_with_copy` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided, the 16-bit copy of the weights too; in the unit the calculator really uses |
-# | `row_in_gb` | B: the printed FULLY_SHARD row in GB, as its heading says |
+# | `row_with_copy` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided; in the unit the calculator really uses |
+# | `row_in_gb` | B: the printed FULLY_SHARD row converted into true GB |
 # | `file_parameters` | C: parameters of the file's model |
 # | `released_parameters` | C: parameters of the released model |
 # | `missing_in_blocks` | C: how many parameters are missing in the file's feed-forward blocks |

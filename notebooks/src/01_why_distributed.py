@@ -49,7 +49,7 @@ viz.plot_states(
 #
 # Is the colleague's count right? We practise on a smaller Llama, the 8B. A **token**, about a word, becomes a vector of H numbers. Each of L layers adds something to this vector twice, first in **attention**, then in **feed-forward**.
 #
-# Many count 12 H² a layer: four H×H matrices in attention, two H×4H in feed-forward. With H 4096 and L 32 that is 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, not 8.
+# A common rule counts 12 H² a layer: four H×H matrices in attention, two H×4H in feed-forward. With H 4096 and L 32 that is 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, not 8.
 #
 # Two tables are missing: the **embedding**, which turns a token into its vector, and the **head**, which scores the next token. Each has a vector for each of 128,256 tokens. **Predict** their parameters. Do they close the gap?
 
@@ -113,7 +113,7 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
 # The last printed line is the one that hurts. From 1 the next larger number is 1/128 away, so an update of a thousandth does not get half as far. It is rounded away, in every step.
 
 # %% [markdown]
-# So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and changes that one. Forward and backward get it rounded to bf16, because GPUs multiply matrices faster in bf16. Training in this way is called **mixed precision**.
+# So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and changes that one. For forward and backward its value is rounded to bf16, because GPUs multiply matrices faster in bf16. Training in this way is called **mixed precision**.
 #
 # ## What does one parameter cost?
 #
@@ -142,7 +142,7 @@ viz.plot_states(
 # %% [markdown]
 # ## How do GPUs share?
 #
-# The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each has the whole model and reads its own texts. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
+# The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each GPU has the whole model and reads its own texts. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
 #
 # Why should 64 GPUs keep the same number? Let each keep a part. **ZeRO** does so in three stages: the first shares out Adam's part, the second also the gradients, the third also the weights.
 #
@@ -174,7 +174,7 @@ viz.plot_states(
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
 # %% [markdown]
-# Each row is a rank. The first picture, a **reduce-scatter**, shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Adam on that rank then changes the same chunk of the weights, so it keeps averages for that chunk alone. The second picture, an **all-gather**, shows what happens to the new weights: everybody gets all chunks for the next forward pass.
+# Each row is a rank. The first picture, a **reduce-scatter**, shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Adam on that rank then changes the same chunk of the weights, so it keeps averages for that chunk alone. Until this moment each rank held its whole gradient, which is what ZeRO-2 will avoid. The second picture, an **all-gather**, shows what happens to the new weights: everybody gets all chunks for the next forward pass.
 
 
 # %%
@@ -278,7 +278,7 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 #
 # The states are not all that fills a GPU. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and unlike the states they grow with the text.
 #
-# We hold the library's formula against what autograd really keeps in a small fp32 decoder, besides the weights.
+# We test the library's formula on a small fp32 decoder, and count what autograd really keeps apart from the weights.
 
 # %%
 small = ModelConfig(
@@ -301,16 +301,16 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# They differ by 4 bytes<!-- =4 -->, the loss's number of targets. Head and loss keep a little, too.
+# The missing 4 bytes<!-- =4 --> are one number that the loss keeps. Head and loss are in both totals, not in the picture.
 #
-# Why are these tensors kept? The gradient of a product needs both factors, so forward keeps what each matrix reads and what each product multiplies. The four longest bars belong to feed-forward, where a token's vector has not H but F numbers. *gate* and *up* come out of its first two matrices. A function, silu, bends *gate*, and its product with *up*, *gated*, goes into the third.
+# Why are these tensors kept? The gradient of a product needs both factors, so forward keeps what each matrix reads and what each product multiplies. The four longest bars belong to feed-forward, where a token's vector has not H but F numbers. *gate* and *up* come out of its first two matrices. A function, silu, bends *gate*; times *up* it gives *gated*, which the third reads.
 #
-# Attention's scores, one for each pair of tokens, are not there, because PyTorch computes them again in backward. So activations grow with the text's length, and not with its square.
+# Attention's scores, one for each pair of tokens, are not there, because PyTorch computes them again in backward. So activations grow with the text's length, not with its square.
 
 # %% [markdown]
 # How much is that for the 70B, in bf16? It has 80 layers, its H is 8192 and its F is 28,672, while *key* and *value* have 1024 numbers for each token.
 #
-# Find in the picture how many tensors of each width a layer keeps. Leave out the two *normalised* ones, which a GPU's fused norm does not keep, and the last two bars, which are below half a percent in the 70B. A text has 4096 tokens. **Predict** what all layers keep of it for backward.
+# Find in the picture how many tensors of each width a layer keeps. Leave out the two *normalised* ones, which a GPU computes again in backward, and the last two bars, which are below half a percent in the 70B. A text has 4096 tokens. **Predict** what all layers keep of it for backward.
 
 # %%
 one = costs.layer_activations(LLAMA, batch=1, sequence=4096, itemsize=2, fused_norms=True)  # as on GPUs
@@ -345,12 +345,12 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 # %% [markdown]
 # In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, only the inputs of the 80 layers are left, 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->, and what one layer keeps while it runs again.
 #
-# The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. We count the most that it borrows at once, embedding and head, 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GB -->. The last part is what head and loss keep for backward.
+# The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. The largest of them are embedding and head: if both are borrowed together, they take 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GB -->. The last part is what head and loss keep for backward.
 
 # %% [markdown]
 # Recomputing is not the only way out. Several GPUs can work on one text together, if each computes with a part of every matrix. Then each also keeps only a part of the activations. This is **tensor parallelism**, and it costs messages inside each layer.
 #
-# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a text, and `dp` how many texts are read side by side. Leave `pp`, which lesson 04 explains, and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; question 2 below has an answer.
+# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a text, and `dp` how many texts are read side by side. You may also recompute. Leave `pp` and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; question 2 below has an answer.
 
 # %%
 viz.memory_explorer()
@@ -358,7 +358,7 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# To know when a training ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward needs two gradients: the matrix's, and that of the layer's input, which the layer before needs.
+# To know when a training ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward makes two gradients: one for the matrix, and one for the layer's input, which the layer before waits for.
 #
 # PyTorch will count them in the small model, on 64 tokens. The matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers; the embedding does not count, because a row of it is only looked up.
 #
@@ -380,7 +380,7 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. Attention's own products, which use no weight, are left out. The rule of thumb is **6 operations for each parameter and token**, or 8 if all layers are recomputed, because then forward's 2 come twice.
+# The count is exactly six, because each gradient is a product as large as forward's. Attention's own products, which use no weight, are left out. The rule of thumb is **6 operations for each parameter and token**, or 8 if all layers are recomputed, because then forward's 2 come twice.
 #
 # Suppose that the colleague's two GPUs had the memory. Llama 3 read 15 trillion tokens. An H100's data sheet promises 989<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> · 10¹² operations a second, but a training reaches only a share of that, the **utilisation**. It was about 0.4 for the largest Llama 3.
 #
@@ -406,7 +406,7 @@ for gpus in (2, 15, 64, 6200):
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
-# Even 64 GPUs would need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, and more if they recompute. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So memory asks for fewer than twenty GPUs, but time for thousands.
+# Even 64 GPUs would need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, and more if they recompute. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So the states ask for fifteen GPUs, but time for thousands.
 
 # %% [markdown]
 # ## When to use what
@@ -426,7 +426,7 @@ for gpus in (2, 15, 64, 6200):
 #
 # The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> of them. A text's activations fit only if they are computed again or shared, and a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
 #
-# All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each of them works on two bytes of every parameter, 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
+# All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each line works on two bytes of every parameter, 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
 # %%
 score()
