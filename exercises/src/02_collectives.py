@@ -185,7 +185,7 @@ check("02.2", ring_reduce_scatter)
 who_holds_what("all_gather", world_size=4)
 
 # %% [markdown]
-# In step 1 each rank sends its own shard to the right. In every later step it passes on what has just come in:
+# In step 1 each rank sends its own chunk, its *shard*, to the right. In every later step it passes on what has just come in:
 #
 # ```text
 #            rank 0       rank 1       rank 2
@@ -498,7 +498,7 @@ for ranks in (2, 3, 4):
     print(f"{ranks} ranks: right to rounding: {max(off) < 1e-6}; models in the end: {len(set(weights))}")
 
 # %% [markdown]
-# Find out why, and write it again without the bug, from `comm.isend` and `comm.irecv` as the suspect does.
+# Find out why four ranks end with three models, not four, and write it again without the bug, from `comm.isend` and `comm.irecv` as the suspect does.
 #
 # **Target:** the average of any tensors, with the same bits on every rank, on any number of ranks. It still takes p-1 steps,
 # and each rank sends no more bytes than the suspect does. Your last bits may differ from ours, as long as all your ranks have the same.
@@ -553,7 +553,7 @@ check("02.9", ring_average)
 # - `node_size` divides p. If it is 1, the hierarchy *is* the ring, and its name is `"ring"`.
 #
 # **Target:** the right name, first for 2, 4, 8, … ranks that are all alike (`node_size` is 1), then for any number of them, and then in nodes.
-# The tensor may be a single number or many gigabytes, and a chunk counts as M/p bytes in both cases.
+# The tensor may be a single number or many gigabytes, and unlike in 02.1 a chunk counts as M/p bytes in both cases.
 # Write the formulas yourself, without `comm_time`.
 
 

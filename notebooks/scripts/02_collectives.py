@@ -43,7 +43,7 @@ def main() -> None:
     dist.all_reduce(within, group=groups[half])
     assert torch.equal(within, inputs[halves[half]].sum(dim=0))
 
-    # The harder test of lesson 02's bug museum: each rank compares its sums with rank 0's.
+    # Do all ranks hold the same sums? A broadcast brings rank 0's to everybody, to compare.
     rounded = torch.randn(1001, generator=torch.Generator().manual_seed(rank)).to(device)
     dist.all_reduce(rounded)
     of_rank_0 = rounded.clone()

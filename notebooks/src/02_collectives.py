@@ -56,7 +56,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # %% [markdown]
 # ## First attempt: a circle
 #
-# Four ranks have twelve numbers each, and whatever we build has to give the sums of one device.
+# Four ranks have twelve numbers each. Whatever we build must give the sums that one device gets.
 #
 # Rank 0 is what hurts, so put the ranks in a circle, where nobody is special. Each sends its tensor to the right neighbour and adds what comes from the left. In the next round it passes on what it has just received, so after three rounds everybody has seen every tensor.
 #
@@ -134,12 +134,12 @@ viz.all_reduce_halves(4)
 # %% [markdown]
 # One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has only one chunk, but in all four colours, because this chunk is a finished sum. At the right every rank has all the finished chunks.
 #
-# The first half, up to the middle, is called **reduce-scatter**, and the second **all-gather**. One after the other, they make an all-reduce. Remember the middle. A program that is short of memory can stop there and update its quarter of the weights alone. Lesson 01 called that ZeRO-1.
+# The first half, up to the middle, is called **reduce-scatter**, and the second **all-gather**. One after the other, they make an all-reduce. Remember the middle. Ranks that are short of memory can stop there, update a quarter of the weights each, and hand those around instead. Lesson 01 called that ZeRO-1.
 
 # %% [markdown]
 # ### How does a chunk get to its owner?
 #
-# Each rank could send its part of chunk 2 straight to rank 2, and do the same with the other chunks. That is right, and not one byte too many would travel. But then everybody talks to everybody. Unless all take turns, messages to one owner queue up, as in the first picture. And among a thousand ranks, many messages would go far and could share wires.
+# Each rank could send its part of chunk 2 straight to rank 2, and do the same with the other chunks. That is right, and no byte travels in vain. But then everybody talks to everybody. Unless all take turns, messages to one owner queue up, as in the first picture. And among a thousand ranks, many would have to squeeze through the same wires.
 #
 # In the circle each rank sends to one neighbour and receives from one, so nothing queues. So we keep it, and let each sum grow on its way: every rank adds its part and passes the sum on.
 
@@ -192,14 +192,14 @@ viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darke
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Ranks alone, without a network that adds, cannot do with less. *Going deeper* shows why.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Unless the network itself can add, no way does with less. *Going deeper* shows why.
 
 # %% [markdown]
 # ## On real ranks
 #
 # So far four lists have played the ranks. Here is the library's ring, as each real rank runs it. Find the chunk that is sent, and then the line that adds. Around them, `port` sends and receives, `rooms` makes memory for what arrives, and the receives in `arriving` start before the loop.
 #
-# Below the code stands the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2. Which lines let rank 0 send chunk 2 there, and add to chunk 1?
+# Below the code stands the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and put `r = 0` and `step = 2` into the first function. Does the code agree?
 
 # %%
 display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4))
@@ -207,9 +207,9 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, which hides a wrong turn, so we also try three. And we take thirteen numbers, whose chunks cannot be equally long. We compare the sums with those of one device, and the bytes with those of `comm_time`, a formula that knows nothing of the code that sends.
+# On two ranks left and right are the same neighbour, which hides a wrong turn, so we also try three. And we take thirteen numbers, whose chunks cannot be equally long. We compare the sums with those of one device, and the bytes with those of `comm_time`, a formula that knows nothing of the code that sends.
 #
-# In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so you would expect one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact each rank sends 152 or 160, because chunk 0 has four of the thirteen numbers, and the others have three.
+# In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so you would expect one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact ranks 0 and 3 send 152, the others 160: chunk 0 is one number longer, and they send it once, the others twice.
 
 
 # %%
@@ -259,9 +259,9 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 # %% [markdown]
 # ## Fewer starts
 #
-# Our thousand ranks also add up their loss. A single number cannot be cut, so the ring carries one chunk round alone, and 1998 starts in a row take 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
+# Our thousand ranks also add up their loss. A single number cannot be cut, so the ring carries one chunk round, and 1998 starts in a row take 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
 #
-# How few would do? If you swap with your neighbour, both know the sum of two. If both then swap with the next pair, four know the sum of four. Each step doubles their number, so ten steps do for 1024 ranks, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
+# How few would do? If you swap with your neighbour, both know the sum of two. If each then swaps with one of the next pair, four know the sum of four. Each step doubles what a rank knows, so ten do for 1024, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
 # Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Follow rank 0 in both pictures.
 
@@ -285,7 +285,7 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 #
 # Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's starts.
 #
-# Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs swap far apart and may have to share a few. A ring's messages go only to neighbours. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
+# Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs swap far apart and may share a few wires. A ring's messages go only to neighbours. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
 
 # %% [markdown]
 # ## Two kinds of wire
@@ -351,7 +351,7 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed. But that test has twelve small whole numbers on each rank, and a real gradient looks different.
+# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, but that does no harm. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed. But that test has twelve small whole numbers on each rank, and a real gradient looks different.
 #
 # **Predict.** Read B and C in the next cell. Which of the three would you let into a training? Give their letters in one string, or `"none"`. The folded cell holds a harder test. Run it, but unfold it only when you have decided.
 
@@ -433,9 +433,9 @@ for name in ("A", "C"):
     print(f"   after training: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
 
 # %% [markdown]
-# The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
+# The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so every ring has to round. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree to three digits, yet ring A's weights stay apart, so there is no longer *one* model. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
+# In the training all losses agree to three decimals, yet ring A's weights are apart, so there is no longer *one* model. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
 #
 # A test with a tolerance lets ring A pass. The last block of your script would not, because it compares every bit with rank 0's.
 
@@ -456,7 +456,7 @@ for name in ("A", "C"):
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, less than 32 times 16, because starts are paid only once.
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 layers in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, less than 32 times 16, because starts are paid only once.
 #
 # Is that much? Suppose each GPU reads 8192 tokens in a step. Lesson 01 counted 6 operations for each parameter and token, so an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, over a fifth of each step is waiting.
 #
@@ -522,12 +522,12 @@ for case, row in ms.items():
 # %% [markdown]
 # In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
 #
-# In C each node has a single GPU, so the hierarchy *is* the ring. No swap stays inside a node any more, so recursive doubling takes longer than in B, where two of its steps did. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, which doubles its time.
+# In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, which doubles its time.
 
 # %% [markdown]
 # ## Ranks alone cannot do with less
 #
-# Why can no way send fewer bytes than the ring? Take one number, and stop when the first rank knows its sum. By then each of the $p-1$ others has sent a message, and each must still receive the sum. That makes at least $2\,(p-1)$ messages. The ring shares them equally, so unless the network itself adds, no way gives its busiest rank less.
+# Why can no way send fewer bytes than the ring? Take one number, and the moment when the first rank knows its sum. By then each of the $p-1$ others has sent a message, and must still receive the sum. That makes at least $2\,(p-1)$ messages. The ring shares them equally, so unless the network itself adds, no way gives its busiest rank less.
 #
 # Why are six starts the fewest on 64 ranks? At first only rank 0 knows its number. In each step everybody who knows it can tell one other, so after six steps 64 ranks do. These limits are the dashed line in the picture of the four ways.
 
