@@ -92,7 +92,7 @@ check("03.1", average_gradients)
 # And do not stop at the trained weights. A model also has frozen ones, and **buffers**: numbers that belong to it and are not trained,
 # such as the running mean of a batch normalization.
 #
-# **Target:** every number of the model is rank 0's; on n ranks, n-1 times the model's bytes are sent, so no tensor twice.
+# **Target:** every number of the model is rank 0's; on n ranks, n-1 times the model's bytes are sent in all, so no tensor twice.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -302,7 +302,7 @@ check("03.6", average_in_buckets)
 #                   └── model.no_sync() ──┘
 # ```
 #
-# Under `with model.no_sync():` a forward and its backward only add to `.grad`. What counts is where the *forward* runs, because it
+# Run a forward and its backward under `with model.no_sync():`, and the gradients are only added to `.grad`, without an average. What counts is where the *forward* runs, because it
 # prepares the averaging. So the last forward must stand outside. All ranks have micro-batches of the same sizes, but the last one may
 # be shorter, and then a row in it must not count more than the others.
 #
@@ -403,7 +403,7 @@ for step in (1, 20, 40, 60):
     print(f"step {step:2}   one device {one_device[step - 1]:.3f}   suspect {on_ranks[step - 1]:.3f}")
 
 # %% [markdown]
-# Both fall, and nobody could tell them apart. So climb the **ladder**. The lesson's `climb` took a function that combines
+# Both fall. Could you tell from these losses which one is wrong? So climb the **ladder**. The lesson's `climb` took a function that combines
 # gradients, but this one takes a whole trainer: `climb(Suspect)`.
 
 

@@ -228,7 +228,7 @@ print(f"the lonely row counts {counts[0].item():g} times its right weight")
 # %% [markdown]
 # In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**. What would be right?
 #
-# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, to a sixteenth. So multiply by two first, the number of ranks, by which the average divides. Then each row counts half of 2/8, an eighth.
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, to a sixteenth. So multiply by two first, because the average divides by two, the number of ranks. Then each row counts half of 2/8, an eighth.
 
 # %% [markdown]
 # The second condition is that no row's loss depends on other rows. **Batch normalization** breaks it, because this layer subtracts the mean over the rows of a batch and divides by their spread.
@@ -273,11 +273,11 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->, which is 228 on average. With many ranks it is nearly twice.
+# Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->, which is 228 on average.
 #
-# OLMo 1B has 1.177<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients, which we choose to send in bfloat16, in two bytes each. Let 64 GPUs form **one ring**. Lesson 02's hierarchy is faster, and we come back to it. Each GPU sends 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, in 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->.
+# OLMo 1B has 1.177<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients, which we send in bfloat16, two bytes each. Let 64 GPUs form **one ring**, slower than lesson 02's hierarchy but simpler. With so many, each sends nearly twice its gradients' bytes: 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, in 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->.
 #
-# Is that long? With six operations for each parameter and token an H100 at 40 %<!-- =40 --> of its 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> needs 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens. Sending after backward would take over a third of the step.
+# Training takes six operations for each parameter and token. For 8192 tokens that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> on an H100, at 40 %<!-- =40 --> of its 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 -->. Sent after backward, the messages would fill over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
@@ -372,11 +372,11 @@ print(f"with PyTorch's first bucket, by formula: {9 + 1e3 * five.time_s(ETHERNET
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 
 # %% [markdown]
-# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill a bucket of 25, so it leaves when backward ends. It only saves five all-reduces' starts.
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill a bucket of 25, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' starts.
 #
-# PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->. That frees layer 6, but the five others still wait. If a small model scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->. That frees layer 6, but five still wait. If a small model scales badly, make `bucket_cap_mb` much smaller than its gradients.
 #
-# A large model has the opposite trouble. Each of OLMo's layers makes four buckets, because three tensors of 32 MiB<!-- =2 * 4 * 2048**2 / MiB --> fill one each, and four of 8 MiB<!-- =2 * 2048**2 / MiB --> share one. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> need only 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
+# OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each of its layers makes four buckets, because three tensors of 32 MiB<!-- =2 * 4 * 2048**2 / MiB --> fill one each, and four of 8 MiB<!-- =2 * 2048**2 / MiB --> share one. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> need only 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -415,9 +415,9 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small 
 # | here | in PyTorch |
 # | --- | --- |
 # | `DistributedDataParallel` | the same name; `model.module` is the model inside |
-# | `run_ranks` ends what hangs | `init_process_group(timeout=…)` |
+# | `run_ranks` stops a run that hangs | `init_process_group(timeout=…)` |
 #
-# The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
+# The cell runs two epochs on 2 processes. Then 4 find the checkpoint and go on. Last, one process makes all four without a stop. Will its loss be the same?
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
@@ -430,7 +430,7 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# The two losses agree! The checkpoint holds what AdamW remembers, and together any number of ranks takes the next 16 rows of one list.
+# The two losses agree! The checkpoint holds what AdamW remembers, and 1, 2 or 4 ranks together take the next 16 rows of one list.
 #
 # **Your turn.** Let a copy print on every rank what `clip_grad_norm_` returns, the length before clipping. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each on 4 processes, in an empty folder. Which numbers give them away?
 #
@@ -479,7 +479,7 @@ print(*said, sep="\n")
 viz.plot_museum(falls)
 
 # %% [markdown]
-# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** does too, by little: it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395), chosen for OLMo, but slipped in here.
+# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** does too, by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
 
@@ -487,11 +487,11 @@ viz.plot_museum(falls)
 viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
 
 # %% [markdown]
-# **C** lies apart: its roundings need thirty steps to reach a thousandth, the mistakes at most six.
+# **C** lies far below, because its roundings need thirty steps to reach a thousandth. The mistakes need at most six.
 #
-# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to 1. **A** cuts none, so its factor is 0.27, then 0.41, and after this second update the loss is off.
+# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to 1. **A** cuts none. Beside that 1 its gradients are 0.27 long, then 0.41: its factor changes, and after two updates its loss is off.
 #
-# **B** cuts to half of one device's length, a factor that lasts until one device stops cutting in step 4, so B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
+# **B** cuts to half of one device's length. That factor lasts for three steps. In step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
 
 # %% [markdown]
 # ## When to use it
@@ -504,14 +504,14 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # | fits, the messages last longer | a hierarchy, or larger batches, as with `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# Backward is two thirds of the computing: 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for OLMo 1B with 8192 tokens on each of 64 GPUs. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. In lesson 02's hierarchy, in nodes of four, they take only 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->. But with 2048 tokens backward takes 24 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, too short for either.
+# Backward is two thirds of the computing: 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for OLMo 1B with 8192 tokens on each of 64 GPUs. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. By lesson 02's formula, a hierarchy with nodes of four needs only 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->.
 
 # %% [markdown]
 # ## What still hurts
 #
-# It is the same training: seven rungs within 1e-11, while the first screen's gradients were off by 0.3. Is it four times as fast? Our six layers with a whole batch each are **3.7 times** as fast, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is only **1.8 times**. Bucket 1 leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, but buckets do not shrink, so they queue until 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training: seven rungs within 1e-11, while the first screen's gradients were off by 0.3. Is it four times as fast? Our six layers with a whole batch each are **3.7 times** as fast, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is **1.8 times**. Computing shrinks, but buckets do not. The first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, and the six travel until 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
-# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
+# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, but an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -534,7 +534,7 @@ score()
 #
 # ## What `no_sync` saves, and what a sampler deals out
 #
-# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. The sampler has a problem of its own: three ranks share ten rows, but each needs equally many, because a rank that is through first would leave the others waiting.
+# A step has three micro-batches, and the model fills two buckets. Averaging after each micro-batch and adding gives the same as adding first, so one average at the end is enough. The sampler has a problem of its own: three ranks share ten rows, but each needs equally many, because a rank that is through first would leave the others waiting.
 #
 # **Before you run it**: how many all-reduces does a step make, with `no_sync` and without? And how many rows does each rank get, if none may be left out?
 
@@ -705,6 +705,6 @@ viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 #
 # $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
 #
-# Well below the **critical batch size** twice the batch halves the steps. At that size you need twice $S_{\min}$, which an endless batch only halves.
+# Well below the **critical batch size** twice the batch halves the steps. At that size you need twice $S_{\min}$ steps, and an endless batch would only halve them.
 #
 # References: Li et al. 2020, *PyTorch Distributed*; Kempner Institute 2024, the perceptron.
