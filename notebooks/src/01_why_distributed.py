@@ -402,7 +402,7 @@ for gpus in (2, 15, 64, 6200):
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# It is 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years. You divided the operations of P parameters and T tokens by those that G GPUs do in a second, if each promises R and reaches the share U:
+# It is 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years. You divided the operations of P parameters and T tokens by those that G GPUs do in a second. Each promises R and reaches the share U:
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
