@@ -65,11 +65,14 @@ def read_text(path: Path) -> bytes:
 
 
 def _read_works(archive: Path) -> bytes:
-    """The 42 works in alphabetical order of their files."""
-    with tarfile.open(archive) as files:
-        members = {m.name: m for m in files if m.name.startswith(_WORKS) and m.name.endswith(_ENDING)}
-        opened = (files.extractfile(members[name]) for name in sorted(members))
-        return b"\n".join(file.read() for file in opened if file)
+    """The 42 works in alphabetical order of their files, read in the archive's: it can be unpacked in that alone."""
+    works: dict[str, bytes] = {}
+    with tarfile.open(archive, "r|gz") as files:
+        for member in files:
+            opened = files.extractfile(member)
+            if opened and member.name.startswith(_WORKS) and member.name.endswith(_ENDING):
+                works[member.name] = opened.read()
+    return b"\n".join(works[name] for name in sorted(works))
 
 
 def _standard_library() -> list[Path]:
