@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from course_lib.checks import check
-from course_lib.checks.kit.registry import EXERCISES
+from course_lib.checks.kit.registry import exercises, find
 from course_lib.checks.kit.sheet import wrong_numbers
 from tests.grading.conftest import MODULES, answer_of, mutants_of
 
@@ -18,15 +18,15 @@ MUTANTS = [mutant for module in MODULES.values() for mutant in mutants_of(module
 LEAST, LEAST_SINCE = {"01": 4, "02": 3, "03": 5}, 8  # wrong answers of an exercise: mutants and slips
 
 
-@pytest.mark.parametrize("exercise", EXERCISES)
+@pytest.mark.parametrize("exercise", exercises())
 def test_the_solution_gets_every_point_with_other_inputs(exercise, answers):
     """With its own it does so in its notebook, which is executed and compared."""
     result = check(exercise, answer_of(exercise, answers, "solutions", OTHER_SEED), seed=OTHER_SEED)
     assert result.passed
-    assert result.points == result.possible == sum(level.points for level in EXERCISES[exercise].levels.values())
+    assert result.points == result.possible == sum(level.points for level in find(exercise).levels.values())
 
 
-@pytest.mark.parametrize("exercise", EXERCISES)
+@pytest.mark.parametrize("exercise", exercises())
 def test_the_untouched_stub_gets_none(exercise, answers):
     result = check(exercise, answer_of(exercise, answers, "release"))
     assert not result.passed
@@ -64,9 +64,9 @@ def test_a_wrong_diagnosis_does_not_hide_what_was_mended(exercise, points, answe
     assert [level.points for level in check(exercise, wrong).levels] == points
 
 
-@pytest.mark.parametrize("exercise", EXERCISES)
+@pytest.mark.parametrize("exercise", exercises())
 def test_every_exercise_has_wrong_answers(exercise):
-    wrong = sum(mutant[0] == exercise for mutant in MUTANTS) + slips_of(EXERCISES[exercise])
+    wrong = sum(mutant[0] == exercise for mutant in MUTANTS) + slips_of(find(exercise))
     assert wrong >= LEAST.get(exercise[:2], LEAST_SINCE)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.checks.kit.registry import EXERCISES
+from course_lib.checks.kit.registry import find
 from course_lib.checks.kit.sheet import value
 from course_lib.checks.kit.spec import BF16
 from course_lib.checks.module_06.llama import LLAMA
@@ -22,7 +22,7 @@ SEEDS = pytest.mark.parametrize("seed", [0, 1])
 
 def expected(exercise, seed):
     """What is given, and the right number for each name."""
-    sheet, given = EXERCISES[exercise], EXERCISES[exercise].given(seed)
+    sheet, given = find(exercise), find(exercise).given(seed)
     return given, {ask.name: value(ask.answer, given) for group in sheet.levels.values() for ask in group.asks}
 
 

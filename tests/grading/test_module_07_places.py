@@ -12,7 +12,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from course_lib import comm
 from course_lib.checks import check
-from course_lib.checks.kit.registry import EXERCISES
+from course_lib.checks.kit.registry import find
 from course_lib.checks.module_07.groups import Rank
 from course_lib.checks.module_07.places import LAYER1, LAYER2, Cut
 from course_lib.checks.module_07.stored import Asked
@@ -118,7 +118,7 @@ def test_the_groups_of_07_1_are_those_of_a_mesh(ranks):
 
 @pytest.mark.parametrize(("layer", "unit"), [("layer1", LAYER1), ("layer2", LAYER2)])
 def test_the_pieces_of_07_3_are_those_that_the_course_trains(ranks, layer, unit):
-    spec = EXERCISES["07.3"]
+    spec = find("07.3")
     for asked, (_, pieces, _) in zip(Cut(dp=2, tp=2, unit=unit).asked(0), ranks, strict=True):
         trained = torch.cat([pieces[f"{layer}.{name}"] for name, _, _ in unit])
         wanted = place_number_by_number(*asked)
@@ -133,8 +133,8 @@ def test_the_parts_of_07_8_are_those_of_fsdp2_over_tensor_parallelism(ranks):
 
 
 def test_the_numbers_of_07_4_are_the_course_s():
-    formulas = EXERCISES["07.4"].formulas
-    for level in EXERCISES["07.4"].levels.values():
+    formulas = find("07.4").formulas
+    for level in find("07.4").levels.values():
         for case in level.cases:
             asked = case.arguments(3)
             report = compare_logits(asked.found, asked.reference, top_k=(asked.k,))

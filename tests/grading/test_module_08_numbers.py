@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from course_lib import costs, planner, sim
-from course_lib.checks.kit.registry import EXERCISES
+from course_lib.checks.kit.registry import find
 from course_lib.checks.kit.sheet import value
 from course_lib.config import load_model
 from course_lib.costs.comm.pipeline import pipeline_step
@@ -26,7 +26,7 @@ ALMOST_NOTHING = 1e-12
 
 def expected(exercise, seed):
     """What is given, and the right number for each name."""
-    sheet, given = EXERCISES[exercise], EXERCISES[exercise].given(seed)
+    sheet, given = find(exercise), find(exercise).given(seed)
     return given, {ask.name: value(ask.answer, given) for group in sheet.levels.values() for ask in group.asks}
 
 

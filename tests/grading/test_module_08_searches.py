@@ -12,7 +12,7 @@ import torch
 
 from course_lib import planner
 from course_lib.checks import check
-from course_lib.checks.kit.registry import EXERCISES
+from course_lib.checks.kit.registry import find
 from course_lib.checks.module_08.annealing import landscape
 from course_lib.checks.module_08.axes import Rank
 from course_lib.checks.module_08.front import Case as Front
@@ -126,8 +126,8 @@ def test_the_groups_of_08_1_are_those_of_the_course_s_layout():
 
 @cache
 def records_of(exercise, seed):
-    levels = EXERCISES[exercise].levels.values()
-    return [record for level in levels for case in level.cases for record in EXERCISES[exercise].inputs(case, seed)]
+    levels = find(exercise).levels.values()
+    return [record for level in levels for case in level.cases for record in find(exercise).inputs(case, seed)]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -8,13 +8,13 @@ import pytest
 
 from course_lib.checks import check
 from course_lib.checks.kit.formula import FormulaExercise, Report
-from course_lib.checks.kit.registry import EXERCISES
+from course_lib.checks.kit.registry import exercises
 from course_lib.checks.kit.sheet import NumberExercise, judge_numbers, value, wrong_numbers
 from course_lib.comm.ledger import Ledger
 
 SEEDS = range(12)
-SHEETS = {key: spec for key, spec in EXERCISES.items() if isinstance(spec, NumberExercise)}
-FORMULAS = {key: spec for key, spec in EXERCISES.items() if isinstance(spec, FormulaExercise)}
+SHEETS = {key: spec for key, spec in exercises().items() if isinstance(spec, NumberExercise)}
+FORMULAS = {key: spec for key, spec in exercises().items() if isinstance(spec, FormulaExercise)}
 NUMBER_SLIPS = [
     (key, level, ask, number)
     for key, spec in SHEETS.items()
