@@ -11,7 +11,7 @@ from course_lib.checks.kit import probe, registry
 from course_lib.checks.kit.probe import ProbeExercise
 from tests.grading.conftest import answer_of
 
-WITH_SLIPS = {key: spec for key, spec in registry.EXERCISES.items() if isinstance(spec, ProbeExercise) and spec.slips}
+WITH_SLIPS = {key: spec for key, spec in registry.exercises().items() if isinstance(spec, ProbeExercise) and spec.slips}
 SLIPS = [(key, number) for key, spec in WITH_SLIPS.items() for number in range(len(spec.slips))]
 
 
@@ -27,7 +27,7 @@ def test_a_slip_is_told_its_own_sentence(exercise, number, monkeypatch):
         ): one
         for place, (says, one) in enumerate(spec.slips.items())
     }
-    monkeypatch.setitem(registry.EXERCISES, exercise, replace(spec, slips=numbered))
+    monkeypatch.setitem(registry.exercises(), exercise, replace(spec, slips=numbered))
     says, program = list(spec.slips.items())[number]
     told = check(exercise, program).reason
     assert f": {number} {says if isinstance(says, str) else ''}" in told
