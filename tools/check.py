@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 
 from tools import changed, outside, seconds, steps
 from tools.grading import isolation
@@ -119,18 +118,6 @@ def run(step: Step, environment: dict[str, str], *, partly: bool) -> tuple[Resul
     return Result(name=step.name, passed=passed, seconds=took, beside=step.beside, shares=shares), ran.stdout or ""
 
 
-def let_others_finish() -> None:
-    """Let no process of the check interrupt another one that computes, where the system can be told so.
-
-    Four ranks share two cores here: one that is interrupted while it holds the lock of a connection lets gloo's thread
-    beside it spin for as long, which is a sixth of what such tests compute.
-    """
-    if hasattr(os, "SCHED_BATCH"):
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
 if __name__ == "__main__":
     os.environ.pop("PYTHONWARNINGS", None)
-    let_others_finish()
     sys.exit(main(*sys.argv[1:]))

@@ -27,7 +27,7 @@ def test_a_slip_is_told_its_own_sentence(exercise, number, monkeypatch):
         ): one
         for place, (says, one) in enumerate(spec.slips.items())
     }
-    monkeypatch.setitem(registry._chapter(f"module_{exercise[:2]}"), exercise, replace(spec, slips=numbered))
+    monkeypatch.setitem(registry.chapter(f"module_{exercise[:2]}"), exercise, replace(spec, slips=numbered))
     says, program = list(spec.slips.items())[number]
     told = check(exercise, program).reason
     assert f": {number} {says if isinstance(says, str) else ''}" in told

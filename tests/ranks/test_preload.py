@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from course_lib.ranks import run_ranks, shutdown
@@ -59,6 +60,12 @@ def test_a_program_may_name_what_its_ranks_need_besides(tmp_path):
 
 def test_an_alarm_in_a_rank_is_the_rank_s_own():
     assert run_ranks(lambda: signal.getsignal(signal.SIGALRM), 2) == [signal.SIG_DFL] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux can be told")
+def test_no_rank_interrupts_another_one_that_computes():
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert run_ranks(lambda: os.sched_getscheduler(0), 2) == [os.SCHED_BATCH] * 2
 
 
 def test_the_fork_server_starts_with_the_extension_before_the_first_cell():

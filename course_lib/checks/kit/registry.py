@@ -19,11 +19,11 @@ CHECKS = Path(__file__).parents[1]
 def exercises() -> dict[str, Exercise]:
     """Every exercise by number: those of all packages `checks/module_NN`."""
     names = sorted(found.name for found in pkgutil.iter_modules([str(CHECKS)]) if found.name.startswith("module_"))
-    return {key: spec for name in names for key, spec in _chapter(name).items()}
+    return {key: spec for name in names for key, spec in chapter(name).items()}
 
 
 @cache
-def _chapter(name: str) -> dict[str, Exercise]:
+def chapter(name: str) -> dict[str, Exercise]:
     """The exercises that the files of this package hold, if there is one: nothing else lists them.
 
     Who answers exercises of one lesson imports no other's, which would take a third of a second.
@@ -36,7 +36,7 @@ def _chapter(name: str) -> dict[str, Exercise]:
 
 def find(exercise: str) -> Exercise:
     """The exercise with this number. Raises: ValueError if there is none."""
-    spec = _chapter(f"module_{str(exercise).partition('.')[0]}").get(exercise)
+    spec = chapter(f"module_{str(exercise).partition('.')[0]}").get(exercise)
     if spec is None:
         rule, way_out = "exercises are named by module and number", f"choose one of {', '.join(exercises())}"
         raise ValueError(four_parts("exercise", repr(exercise), rule, way_out))
