@@ -121,8 +121,8 @@ check("01.2", train)
 #
 # *Write · easy · 10 minutes.* **You learn** to read a model's configuration as a number of parameters.
 #
-# The models here have Llama's shape: norms of H weights, attention in which several query heads share one head
-# of keys and values, a feed-forward block of three matrices, rotations for positions (no parameters), no biases. Their configuration `c` has:
+# The models here have Llama's shape: norms of H weights, two in each layer and one before the head; attention in which
+# several query heads share one head of keys and values, a feed-forward block of three matrices, rotations for positions (no parameters), no biases. Their configuration `c` has:
 #
 # | field | meaning |
 # | --- | --- |
@@ -172,6 +172,8 @@ check("01.3", count_parameters)
 # $$P = L(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
 #
 # $$\text{activations} = 5LBSH + L A B S^2 + 2BSV + 2BSH + 2BS$$
+#
+# Its S² are attention's scores. This formula keeps them, as older attention did; the lesson's keeps none.
 
 # %% nbgrader={"grade": false, "grade_id": "01-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 L, H, A, V, S = given("01.4", GRADE_SEED)
@@ -253,7 +255,7 @@ check("01.5", zero_bytes)
 #
 # ```text
 # weights (bf16, whole)  ──► my part in fp32, with its moments      once
-# my gradient (bf16)     ──► the sum of my part, averaged           in each step
+# my gradient (bf16)     ──► my part of the average over all ranks  in each step
 # my part, stepped       ──► bf16 ──► all weights, on every rank    in each step
 # ```
 #
@@ -265,8 +267,8 @@ check("01.5", zero_bytes)
 # check counts the bytes that you give to this one, and its moments. If you give it a view of a larger tensor, the whole tensor
 # counts. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
 #
-# The gradients are chosen so that bf16 holds their sums exactly. You may take from lesson 02 that each of the two collectives sends (p-1)/p of
-# the tensor from every rank.
+# The gradients are chosen so that bf16 holds their sums exactly. Lesson 02 will show that in each of the two
+# collectives every rank sends (p-1)/p of the tensor.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
 # each weight of a rank's own shard, and none for the other ranks' weights; in each step, a rank sends 2(p-1)/p of the bf16 weights'
@@ -312,7 +314,8 @@ check("01.6", train_zero_1)
 # | down: the last matrix | its input |
 
 # %% [markdown]
-# Additions keep nothing. The sizes are those of 01.3, and each layer has one feed-forward block.
+# Additions keep nothing, and what is not marked fp32 is bf16. The sizes are those of 01.3, and each layer has one
+# feed-forward block.
 #
 # With **recompute**, a layer keeps its input alone. Backward then runs one layer's forward pass again, and while it is in that layer,
 # all that the layer keeps is there too, beside the inputs of all layers. Its first norm's input is the kept one: count it once.
@@ -421,9 +424,9 @@ check("01.9", training_days)
 # Two rows cannot be built: in each, one number is a misprint. Numbers of heads are whole, and the parameters are right.
 
 # %% [markdown]
-# **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. For each parameter it counts
-# a whole number of bytes, once the printed number is read in another unit than the heading's. FULLY_SHARD looks as if it counted the same bytes,
-# divided by the number of GPUs.
+# **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing, and counts a whole number
+# of bytes for each parameter. That only comes out if its printed number has another unit than the heading says. FULLY_SHARD looks
+# as if it counted the same bytes, divided by the number of GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "01-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 gpus, unsharded, sharded = given("01.10", GRADE_SEED)
@@ -464,7 +467,7 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `width_13b` | A: width of GPT-3 13B |
 # | `unsharded_bytes` | B: bytes per parameter that NO_OP counts, in the right unit |
 # | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
-# | `row_with_copy` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided; in the unit the calculator really uses |
+# | `row_if_all_divided` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided; in the unit that the calculator really uses |
 # | `row_in_gb` | B: the printed FULLY_SHARD row converted into true GB |
 # | `file_parameters` | C: parameters of the file's model |
 # | `released_parameters` | C: parameters of the released model |
@@ -479,7 +482,7 @@ xl_heads = 2048 // 128
 width_13b = 40 * 128
 unsharded_bytes = unsharded * 2**30 / P
 sharded_bytes = sharded * 2**30 * gpus / P
-row_with_copy = unsharded / gpus
+row_if_all_divided = unsharded / gpus
 row_in_gb = sharded * 2**30 / 1e9
 file_parameters = 64 * (4 * 6144**2 + 8 * 2 * 6144 * 12288) + 32000 * 6144
 released_parameters = 64 * (2 * 6144**2 + 2 * 6144 * 1024 + 8 * 3 * 6144 * 32768) + 131072 * 6144

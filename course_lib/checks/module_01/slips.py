@@ -91,7 +91,7 @@ _SLIPS = NumberExercise(
                 HEADING: lambda g: g.sharded * GB * g.gpus / P,
                 "that is one GPU's part: all GPUs hold the model together": lambda g: g.sharded * GiB / P,
             }),
-            ask("row_with_copy", "GiB", lambda g: 18 * P / g.gpus / GiB, {
+            ask("row_if_all_divided", "GiB", lambda g: 18 * P / g.gpus / GiB, {
                 "that is the printed row: the 16-bit weights are not in it": lambda g: g.sharded,
                 "that is the NO_OP row: nothing of it is divided yet": lambda g: g.unsharded,
                 "taken as GB; the printed row is in GiB already": lambda g: g.unsharded / g.gpus * GB / GiB,
@@ -101,7 +101,7 @@ _SLIPS = NumberExercise(
             ask("row_in_gb", "GB", lambda g: 16 * P / g.gpus / GB, {
                 PRINTED_NUMBER: lambda g: g.sharded,
                 "turned round: a GiB is more than a GB, so there are more GB": lambda g: g.sharded * GB / GiB,
-                "that is with the lasting copy; the printed row has none": lambda g: g.unsharded * GiB / g.gpus / GB,
+                "that is all that NO_OP counts; the printed row has less": lambda g: g.unsharded * GiB / g.gpus / GB,
             }),
         ), "right. 18 bytes are 16-bit weights 2, fp32 gradients 4, fp32 weights and moments 12. FSDP2 shards what "
            "is fp32, 16 bytes, and makes 16-bit weights for one block at a time; if a copy of them lasts, 18 are "
