@@ -51,7 +51,7 @@ viz.plot_states(
 #
 # A common rule counts 12 H² a layer, because attention has four matrices of H×H and feed-forward two of H×4H. With H 4096 and L 32 that is 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, not 8.
 #
-# The rule leaves out two tables. The **embedding** turns a token into its vector, and the **head** scores the next one. Each has a vector for each of 128,256 tokens. **Predict** their parameters. Do they close the gap?
+# The rule leaves out two tables. The **embedding** turns a token into its vector, and the **head** scores the next token. Each has a vector for each of 128,256 tokens. **Predict** their parameters. Do they close the gap?
 
 # %%
 exact, parts = costs.model_parameters(LLAMA_3_1_8B), costs.parameters_by_part(LLAMA_3_1_8B)
@@ -163,11 +163,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# In ZeRO-1's bar Adam's part has all but vanished, and in ZeRO-2's the gradients too. Still both end beyond the line, because what is not shared stays whole on every GPU: 4 bytes<!-- =find_convention("zero").weights + find_convention("zero").gradients --> a parameter, or 2. Only ZeRO-3 shares everything and ends before it, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute a layer, a GPU borrows its other parts for a moment, which the bar leaves out.
+# In ZeRO-1's bar Adam's part has nearly vanished, and in ZeRO-2's the gradients too. Still both end beyond the line, because what is not shared stays whole on every GPU: 4 bytes<!-- =find_convention("zero").weights + find_convention("zero").gradients --> a parameter, or 2. Only ZeRO-3 shares everything, so it ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute a layer, a GPU borrows the rest for a moment, which the bar leaves out.
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam's part still the same? Cut the weights into chunks, one for each rank. After backward, a rank needs the summed gradient of its chunk only. After its step, everybody needs all new weights. There is a collective for each.
+# Is a training under ZeRO-1 still the same? Cut the weights into chunks, one for each rank. After backward, a rank needs only its chunk of the summed gradient. After its step, everybody needs all new weights. There is a collective for each.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
@@ -361,7 +361,7 @@ viz.memory_explorer()
 #
 # To know when a training ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward makes two gradients: one for the matrix, and one for the layer's input, which the layer before waits for.
 #
-# PyTorch will count them in the small model, on 64 tokens. All matrices together have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, because its rows are only looked up.
+# PyTorch will count them in the small model, on 64 tokens. Without the embedding, whose rows are only looked up, the matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers.
 #
 # **Predict** how many operations forward and backward together make with the matrices, for each number and each token.
 
@@ -370,7 +370,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 in_matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name)
-with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # plain products, all counted
+# not every fast attention is counted, so here it runs as plain products, which always are
+with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
     F.cross_entropy(model(tokens[:1]).flatten(0, 1), targets[:1].flatten()).backward()
 counts = counter.get_flop_counts()["Global"]
 with_weights, tokens_with_tokens = counts[torch.ops.aten.mm], counts[torch.ops.aten.bmm]
