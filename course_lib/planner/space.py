@@ -89,7 +89,7 @@ RULES = {  # and what is wrong where one is broken, in the order in which they a
     "heads": "query heads do not divide by tp",
     "kv heads": "kv heads do not divide by tp, nor tp by them",
     "widths": "the feed-forward size does not divide by tp",
-    "layers": "layers do not fill the stages: they do not divide by them, and rounding up leaves too few for the last",
+    "layers": "layers, rounded up for each stage, leave none for the last, or interleaved stages do not divide them",
     "experts": "ep does not divide the experts, or the ranks of a stage",
     "sequence": "the sequence does not divide by cp x tp",
     "batch": "the batch does not divide by dp x micro-batch",

@@ -110,11 +110,11 @@ def key_of(runs: Sequence[Run]) -> list[Entry]:
         for what, hue in style.COMPUTE.items()
         if what in shades
     ]
+    if max(shades.values()) > 1:
+        entries.append(Entry("paler: a rank's later stage"))
     entries.append(Entry("idle", [style.IDLE]))
     if any(run.sent for run in runs):
         entries.append(Entry("message", [style.COMMUNICATION]))
-    if max(shades.values()) > 1:
-        entries.append(Entry("paler: a rank's later stage"))
     return entries
 
 

@@ -89,4 +89,4 @@ def timeline_head(step: ExactStep, n_gpus: int) -> str:
     alike = n_gpus // ranks
     each = f"a lane is {alike:,} GPUs that do the same" if alike > 1 else "a lane is one GPU"
     lanes = f"{shown} of {ranks} lanes, {each}" if shown < ranks else each
-    return f"step {style.seconds(step.step_s)} on its instruction lists; {lanes}"
+    return f"step {style.seconds(step.step_s)}, played through; {lanes}"

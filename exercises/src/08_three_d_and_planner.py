@@ -114,7 +114,7 @@ check("08.2", sent, seed=GRADE_SEED)
 #
 # *Predict · medium · 25 minutes.* **You learn** to price a step with a pencil, before a simulator does.
 #
-# Here is a Llama of 8 billion parameters on a cluster with a slow network. Products reach `reached` operations per second on each GPU.
+# Here is a Llama of 8 billion parameters on a cluster with a slow network. Matrix products run at `reached` operations per second on each GPU.
 # The ranks along tp share a node's fast wire, and everything else takes the slow one.
 
 # %% nbgrader={"grade": false, "grade_id": "08-3-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -127,8 +127,8 @@ print(f"{fast / 1e9:g} GB/s on the fast wire, {slow / 1e9:g} GB/s on the slow on
 # %% [markdown]
 # Nothing is computed again, so a parameter costs six operations for each token. Along `tp` nothing hides the sums of 08.2: the GPU waits
 # for them. Its idle time is (pp - 1) / m of the time that it spends on its micro-batches, as in lesson 04. Along
-# `dp` a ring averages the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward. That takes
-# two thirds of the time of one micro-batch, its sums along tp included. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
+# `dp` a ring averages the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward. We let this
+# backward take two thirds of the time of one micro-batch, its sums along tp included. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
 # short, and we leave them out.
 
 # %% [markdown]
@@ -188,7 +188,7 @@ print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a
 # | `wrong_line` | the number of the line whose label is wrong |
 # | `right_share` | what should stand there, from the rate in that line |
 # | `from_step` | nearly the same share, now from parameters, tokens and the seconds of the step |
-# | `done` | the same with all eight operations that were done |
+# | `done` | the same with all operations that were done |
 # | `of_peak` | line 1's 512 GPUs together, as a share of their peak |
 # | `of_sparse` | line 4 as a share of the *sparse* peak, which is twice the dense one |
 
@@ -421,11 +421,11 @@ if goodput is not None:
 # *Write · hard · 30 minutes.* **You learn** why a search must sometimes take a worse step. Here all prices are known, so a search can be judged.
 #
 # Here are nearly eight thousand layouts of a Llama of 8 billion parameters on 128 GPUs. Each has seven numbers, from `tp` to the stages of
-# a rank, and the closed form knows its step time. You stand at the worst of them, and in one step you may look at one *neighbour*, which
+# a rank, and the closed form knows its step time. You stand at the worst one that is possible, and in one step you may look at one *neighbour*, which
 # differs in a single number. The search may look at four thousand, many of them twice.
 #
-# Always going to the better neighbour ends in the first hollow: a layout none of whose neighbours is better, while a better one lies
-# behind a hill. There are dozens of hollows. So sometimes go *up*.
+# If you always go to the better neighbour, you end in the first hollow: a layout with no better neighbour, while a better one lies behind
+# a hill. There are dozens of hollows. So sometimes go *up*.
 
 # %% [markdown]
 # *Simulated annealing* has a temperature. A better neighbour is always taken. A worse one is taken with probability exp(-d / temperature), where

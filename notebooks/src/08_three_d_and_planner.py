@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, which makes 930,000 steps. A second more in each costs eleven days.
+# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. Each of its 930,000 steps reads 2048 texts of 8192 tokens. A second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs make `dp` such pipelines, sharing the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is as good as possible. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is as good as possible. Who is right?
 #
 # **Predict.** Who is *slowest*? Compare a pipeline's texts with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->.
 
@@ -45,19 +45,15 @@ cuts = {"first": (8, 32), "second": (8, 1), "third": (2, 32)}  # tp and pp; dp i
 proposals = {who: search(JOB, Space(tp=(tp,), pp=(pp,), cp=(1,))) for who, (tp, pp) in cuts.items()}
 bars = {who: planner.ranked(found, 1)[0] for who, found in proposals.items()}
 predict("first, second or third", guess=None, answer=max(bars, key=lambda who: bars[who].step_s))
-words = {"dp": "dp", "tp": "tp", "pp": "pp", "zero_stage": "ZeRO"}
-named = [
-    replace(bar, name=f"{who}: " + ", ".join(f"{word} {bar.policy[key]}" for key, word in words.items()))
-    for who, bar in bars.items()
-]
+named = [replace(bar, name=f"{who}: {bar.name}") for who, bar in bars.items()]
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. The light violet beginnings are almost equally long, because all three compute the same model. What follows is the price of the layout.
+# The light violet beginnings are alike, because all compute the same model. What follows is the layout's price.
 #
-# In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches, and 32 ranks idle most of the step. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
+# In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches. By lesson 04, 32 ranks wait 31/8 of their busy time, of which zero bubble, `zb-h1`, fills under a third. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
-# The third takes eleven seconds longer than the first, which adds up to four months. Is there a better fourth layout? How would you know, before you rent?
+# The third takes eleven seconds longer than the first, which makes four months. Is there a better fourth layout? How would you know, before you rent?
 
 # %% [markdown]
 # You will be able to
@@ -136,9 +132,8 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %%
 run = next(run for run in sim.published_runs() if run.name == "mlm21t1-005")
-rates = sim.rates_of(run.machine, run.software)
 step_tokens = 1536 * 2048
-multiply_s = 8 * costs.model_parameters(run.model) * step_tokens / (512 * rates.matmul_flops_per_s)
+multiply_s = 8 * 39.1e9 * step_tokens / (512 * 0.85 * 312e12)
 predict("seconds", guess=None, answer=multiply_s, tolerance=0.05)
 print(f"by hand {multiply_s:.1f} s; measured {run.step_s:.1f} s, from the FLOP/s that the paper reports")
 
@@ -147,7 +142,7 @@ print(f"by hand {multiply_s:.1f} s; measured {run.step_s:.1f} s, from the FLOP/s
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, and NVLink reaches about two thirds of its 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
+# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, and of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB --> take two thirds.
 #
 # ### 3 · Wait for the pipeline
 #
@@ -156,7 +151,7 @@ print(f"by hand {multiply_s:.1f} s; measured {run.step_s:.1f} s, from the FLOP/s
 # %%
 activation = 4 * 2048 * run.model.hidden_size * 2  # bytes
 sums = 6 * 24 * 12  # for each layer, layers of a GPU, micro-batches
-tp_s = sums * 2 * 7 / 8 * activation / rates.inside_bytes_per_s
+tp_s = sums * 2 * 7 / 8 * activation / (2 / 3 * 300e9)
 bubble_s = (multiply_s + tp_s) / 12
 for name, seconds in {"multiply": multiply_s, "along tp": tp_s, "idle": bubble_s}.items():
     print(f"{name:9} {seconds:5.2f} s")
@@ -168,6 +163,7 @@ print(f"together  {multiply_s + tp_s + bubble_s:5.2f} s of {run.step_s:.2f} s")
 # The library has a formula for each of these, with constants like your 0.85. Its `step_times` returns each cause.
 
 # %%
+rates = sim.rates_of(run.machine, run.software)
 times = sim.step_times(run.model, rates, run.policies)
 for cause, name in sim.CAUSE_NAMES.items():
     seconds = float(getattr(times, cause)[0])
@@ -180,7 +176,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # | cause | beside yours | why |
 # | --- | --- | --- |
-# | matrix products | a good three quarters | the second forward is *computing again*, but narrow matrices multiply more slowly |
+# | matrix products | slightly over six eighths | the second forward is *computing again*, but narrow matrices multiply more slowly |
 # | messages along tp | a little more | each message also takes a moment to start |
 # | idle ranks | more | they also wait for all that you had left out |
 #
@@ -191,7 +187,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # %% [markdown]
 # ## Is it true?
 #
-# One run that comes out right proves nothing, because the constants may have been chosen for it. There are a few dozen, the 0.85 among them, and each belongs to a kind of GPU, to a wire or to a program. They were fitted to 515 steps from 13 published sources, whose pages are listed in `course_lib/sim/data/published.json`.
+# One run that comes out right proves nothing, because the constants may have been chosen for it. There are a few dozen, the 0.85 and the two thirds among them, and each belongs to a kind of GPU, to a wire or to a program. They were fitted to 515 steps from 13 published sources, whose pages are listed in `course_lib/sim/data/published.json`.
 #
 # So here is a harder test. Leave one source out, fit the constants to the other twelve, and predict the source that this fit has never seen.
 
@@ -199,16 +195,16 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements may be hardly better: two published tables of one and the same run lie as far apart as the shading is wide.
+# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements may be hardly better: two published tables of the same run lie as far apart as the shading is wide.
 #
-# The upright stroke is the error of a fit that has seen other runs of the same source. In all lines but the lowest that helps by about three points at most, and in two it harms.
+# The upright stroke is the error of a fit that has seen other runs of the same source. This helps by about three points at most, the lowest line apart, and in two it harms.
 #
-# InternEvo sticks out. Nearly all of its runs took about a fifth longer than predicted. No constant that was fitted to others can know that. Is *your* cluster like that? See *Going deeper*.
+# InternEvo sticks out: nearly all its runs took a fifth longer than predicted, which is a sixth of what was measured. No constant fitted to others can know that. Is *your* cluster like that? See *Going deeper*.
 
 # %% [markdown]
 # ### Is the order right?
 #
-# To choose between two layouts we need not know their times, only which is faster. Whatever slows down a whole cluster slows down both layouts, so their order may survive an error of a fifth.
+# To choose between two layouts we need not know their times, only which is faster. Whatever slows down a whole cluster slows down both layouts, so their order may survive.
 #
 # Five of the sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, and predict them with their source left out of the fit. Now look only at the pairs that are predicted to lie two to ten percent apart.
 #
@@ -221,11 +217,11 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# In the first line, below two percent, the formula did no better than a coin. From two percent on, about nine in ten pairs or more were in the right order. The last line is a little worse, perhaps by chance.
+# In the first line, below two percent, the formula did no better than a coin. From two percent on, it was right about nine times in ten or more.
 #
-# Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs, 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs, too few to be sure.
+# Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs, 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The layout that computes everything again loses least, and it is in all five wrong pairs of the last line. The other four sources have twelve pairs, too few to be sure.
 #
-# So two layouts that differ by less than two percent are equal until you have measured both. A clear difference is probably real, though not always.
+# So two layouts that differ by less than two percent are equal until you have measured both. A clear difference is probably real.
 
 # %% [markdown]
 # ## Search
@@ -246,7 +242,7 @@ for rule, count in found.rejected.items():
 print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
-# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node, the third refuses more stages than layers, and the four small ones ask what texts, schedule and ZeRO allow.
+# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node. The third refuses more stages than the model's 126 layers, and the four small ones ask what texts, schedule and ZeRO allow.
 #
 # Memory comes last, and still took more than half of what was left. The order saves time. A layout is priced only if it fits.
 
@@ -255,7 +251,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 #
 # The colleagues left the texts whole, so keep `cp` at 1, and search all such layouts. Of those with the same **degrees**, which are `dp`, `tp`, `pp` and `cp`, the program keeps the fastest, and it draws the best four.
 #
-# A *stage* is a piece of the model, and with `interleaved x 4` each of the `pp` ranks has four. `zb-h1` is lesson 04's zero bubble, and with `recompute=half` half of the layers are computed again.
+# A *stage* is a piece of the model, and with `interleaved x 4` each of the `pp` ranks has four. With `recompute=half` half of the layers are computed again.
 #
 # **Predict.** How large is the winner's `pp`? If it is small, many layers must fit on each GPU. If it is large, the pipeline is long, and its ranks idle.
 
@@ -275,14 +271,14 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 # %% [markdown]
 # Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than `pp` 32, the first colleague's layout.
 #
-# Why 16? All four cut 128 layers, embedding and head among them, into 64 stages. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and by $(p-1)/m$ ranks would idle almost as long as they work.
+# Why 16? All four cut 126 layers, the embedding and the head into 64 stages of two. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and a wait of $(p-1)/m$ would be almost as long as the work.
 #
-# Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar each rank has one stage, so nothing is interleaved. There zero bubble fills almost half of the wait with gradients of weights.
+# Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar, where each rank has one stage, zero bubble fills almost half of the wait with gradients of weights.
 
 # %% [markdown]
 # Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
 #
-# So eight ranks must compute *all* layers again, and keep hardly any activations. Compare: `again` costs a little more than `idle` saves, and in the picture twice the gradients take longer along `dp`. So the winner is the shortest pipeline that fits with half.
+# So eight ranks must compute *all* layers again, and keep hardly any activations. Compare: `again` costs a little more than `idle` saves, and twice the gradients take longer along `dp`. So the winner is the shortest pipeline that fits with half computed again.
 #
 # Now play the winner's step through, each box as long as the formula says, in lesson 04's order.
 
@@ -318,14 +314,14 @@ print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own ope
 viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts left whole")
 
 # %% [markdown]
-# The upper, new bar has no dark violet piece: nothing is computed again, because the activations of half a text fit. Its ranks idle half as long, because half as many replicas give each pipeline 32 micro-batches instead of 16.
+# The upper bar has no dark violet piece, because the activations of half a text fit. Its ranks idle half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
 #
-# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta, with whole texts, computed nothing again either. In our formulas that fits only with ZeRO 3, which is far slower. They freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not give you the truth, but it tells you what to try first.
+# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta, with whole texts, computed nothing again either, which in our formulas fits only with slow ZeRO 3. They freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not tell you the truth, but what to try first.
 
 # %% [markdown]
 # ### Time against memory
 #
-# Suppose that you need room, because your framework keeps more than our formulas know. What does it cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
+# Suppose that you need room, because your framework keeps more than our formulas know. What does that room cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
 #
 # **Predict.** Give each GPU half of the fastest layout's memory. Longer pipelines and texts in more pieces make the model fit. How many percent longer is the best step then: about 4, 20 or 50?
 
@@ -376,14 +372,14 @@ print(f"at most {restart_s / 60:.1f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
 # %% [markdown]
-# Multiply the two shares, and $\tau$ falls out. Two numbers whose product stays the same have the smallest sum when they are equal, so set $\delta/\tau = \tau/2M$ and solve for $\tau$:
+# Multiply the two shares, and $\tau$ cancels. Two numbers whose product stays the same have the smallest sum when they are equal, so set $\delta/\tau = \tau/2M$ and solve for $\tau$:
 #
 # $$\tau = \sqrt{2\,\delta\,M}$$
 #
-# That is 4.2 minutes here. The share of time that trains is called **goodput**. Find the line `back at once` and its ring, where all but two percent of the time trains. Left of the ring you write too often, and right of it you lose too much. The dashed line is our sum, which is good while $\tau$ lies well between $\delta$ and $M$. The small marks are 54 days played with dice, and they agree.
+# That is 4.2 minutes here. The share of time that is spent on training is called **goodput**. Find the line `back at once` and its ring, where only two percent are lost. Left of the ring you write too often, and right of it you lose too much. The dashed line is our sum, which is good while $\tau$ lies well between $\delta$ and $M$. The small marks are 54 days played with dice, and they agree.
 
 # %% [markdown]
-# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So by this model Meta's took no longer on average.
+# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So by this model Meta's restarts took no longer on average.
 #
 # In `slow checkpoints too` a write takes a minute. That costs seven points more, which is worse than taking `pp` 8 in place of 16.
 #
@@ -401,18 +397,19 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. With texts cut it is 72, if the formula is right.
+# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. Cut texts make it 72, if the formula is right.
 #
 # How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order, though most were InternEvo's.
 #
-# Meta's own hours make 78 days. At the 41 %<!-- =41 --> that they reached, our 87 would be 79. But the hours hold other phases, and we took Meta's goodput, so this is no proof.
+# Meta's own hours make 78 days. At their 41 %<!-- =41 -->, not our 37, the 87 would be 79. But the hours hold other phases, and we took Meta's goodput, so this is no proof.
 #
 # ## Take it home
 #
 # All this is one command.
 
 # %% varies="how long the search took"
-# In a shell: python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json
+# Look at the best three: are they three different answers? In a shell:
+# python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json
 with TemporaryDirectory() as folder, chdir(folder):
     plan_command(["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "out=plan.json"])
 
@@ -422,26 +419,26 @@ with TemporaryDirectory() as folder, chdir(folder):
 # | block | what it says |
 # | --- | --- |
 # | the rules | as above, for 8B on 32 GPUs |
-# | the best three | within two percent, so for us equal; four of five steps of left-out sources lay in such a range |
+# | the best three | one percent apart, so for us equal: take the third, which leaves texts whole |
+# | four of five | so many steps of left-out sources lay inside |
 # | MFU | the model's own operations, as a share of the peak |
 # | memory | full to within two GiB; about half of it costs five percent at most |
-# | small enough | how to try the first here, without `cp` until lesson 09 |
+# | small enough | how to try it here |
 # | played through | the best hundred agree within three percent |
 #
-# Below is the search with whole texts again, with buttons if you run this notebook. Make the network four times slower, then twice as fast. When does the winner change?
+# Below is our search with whole texts again, in a running notebook with controls. Make the network four times slower, then twice as fast. When does the winner change?
 
 # %%
 viz.planner_explorer()
 
 # %% [markdown]
-# <details><summary>What you may have found</summary>On the fast network ZeRO 3 fetches layers in time, and `pp` 8 wins, computing nothing again.</details>
+# <details><summary>What you may have found</summary>On the slow network `pp` 16 still wins. On the fast one ZeRO 3 fetches layers in time, so `pp` 8 wins, computing nothing again.</details>
 #
 # | what you want to know | ask |
 # | --- | --- |
 # | my own model, my own wires | `plan model=FOLDER cluster.between.bandwidth_bytes_per_s=25e9 …` |
-# | how fast is exactly this layout | `plan … tp=8 pp=16 cp=1` |
+# | how fast this one layout is | `plan … tp=8 pp=16 cp=1` |
 # | my own measured steps | `predict runs=… calibrate=MY_RUNS.json` |
-# | does it run at all | `plan … train=FOLDER` |
 #
 # ## What still hurts
 #
@@ -474,7 +471,7 @@ score()
 #
 # ## Two more questions to the fit
 #
-# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps, drawn towards 1, because three may be wrong by chance.
+# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
 #
 # The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole texts anew.
 
@@ -486,9 +483,9 @@ factor = sim.own_factor(off[:3].tolist())
 print(f"the factor of three steps: {factor:.2f}")
 print(f"the other {len(own) - 3}: off by {np.median(sim.off_by(off[3:])):.0%} before, ", end="")
 print(f"{np.median(sim.off_by(off[3:] + np.log(factor))):.0%} after")
-for row in sim.committed_records():
-    if row["group"] == "median of groups" and row["test"] in ("sources, without", "sources, three own rows"):
-        print(f"{row['rows']} clusters, {row['test'].removeprefix('sources, ')}: {float(row['median']):.1%}")
+medians = {row["test"]: row for row in sim.committed_records() if row["group"] == "median of groups"}
+for test, words in {"sources, without": "no own step", "sources, three own rows": "three own steps"}.items():
+    print(f"{medians[test]['rows']} clusters, {words}: off by {float(medians[test]['median']):.1%}")
 
 # %%
 strangers = [run for run in sim.published_runs() if "405B" not in run.model.name]

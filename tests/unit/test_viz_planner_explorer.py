@@ -136,7 +136,7 @@ def test_the_table_is_the_planner_s_and_the_timeline_that_of_the_chosen_row(smal
     assert [one.name for one in best] == re.findall(r"no\. \d: (.*?); ", small.text)
     small.controls["place"].value = 3
     step = exact_step(LLAMA_3_1_8B, job.cluster, policies.policies, policies.distinct[2])
-    assert f"No. 3: step {style.seconds(step.step_s)} on its instruction lists" in small.text
+    assert f"No. 3: step {style.seconds(step.step_s)}, played through; " in small.text
     assert "\n  before: step " in small.text
     assert html.escape(small.text, quote=False) in shown(small) and "<img" not in shown(small)
 
@@ -151,7 +151,7 @@ def test_a_slower_network_and_a_faster_gpu_change_what_they_should(small):
     assert slow.splitlines()[1].endswith("; network × 0.25")
     small.presets["70B on 64 H100"].click()
     fast = small.text
-    steps = [float(re.search(r"step ([\d.]+) s on", text)[1]) for text in (slow, fast)]
+    steps = [float(re.search(r"step ([\d.]+) s, played", text)[1]) for text in (slow, fast)]
     assert steps[0] > steps[1]
 
 
