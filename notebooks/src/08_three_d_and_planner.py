@@ -314,7 +314,7 @@ print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own ope
 viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts left whole")
 
 # %% [markdown]
-# The upper bar has no dark violet piece, because the activations of half a text fit. Its ranks idle half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
+# The upper bar computes nothing again, because the activations of half a text fit. Its ranks idle half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
 #
 # Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta, with whole texts, computed nothing again either, which in our formulas fits only with slow ZeRO 3. They freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not tell you the truth, but what to try first.
 
