@@ -18,7 +18,6 @@ from typing import Any
 
 import jupytext
 
-from course_lib.checks.kit import registry
 from tools import downloads
 from tools.paths import ROOT
 
@@ -63,7 +62,6 @@ class Names(dict[str, Any]):
 
 def names(code: str = "") -> Names:
     """Return the names that prose beside `code` may compute with."""
-    registry.exercises()  # imports all of checks.module_NN, which an expression may name
     known = Names(code, math=math, downloads=downloads)
     for name in SHARED_NAMES:
         module = importlib.import_module(f"course_lib.{name}")
