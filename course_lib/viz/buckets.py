@@ -41,7 +41,7 @@ def plot_buckets(
     """The model's parameters, (name, bytes) in the model's order, and the names that lie in each bucket.
 
     The buckets, each full at `bucket_bytes`, stand in their order; backward reaches the last parameter first. Under
-    each bucket are the gradients in backward's order: its own in full colour, those before them pale.
+    each bucket are the gradients in backward's order: its own in full colour, those of other buckets grey.
     Raises: ValueError for no parameters or empty ones, more parameters or buckets than a page holds, or buckets that
     do not hold each parameter once.
     """
@@ -178,7 +178,7 @@ def _draw_pips(page: Axes, layout: _Layout, y: float, ready: int, own: int, coun
     room = layout.bucket_width - sheet.text_width(longest, style.SMALL_SIZE) - 0.15
     pitch = min(0.2, room / count)
     for place in range(count):
-        fill = style.FAINT if place >= ready else style.tint(_GRADIENT, 1.0 if place >= ready - own else 0.3)
+        fill = _GRADIENT if ready - own <= place < ready else style.FAINT
         marks.box(page, layout.bucket_left + place * pitch, y - 0.08, 0.8 * pitch, 0.16, corner=0.02, fill=fill)
     x = layout.bucket_left + count * pitch + 0.1
     marks.label(page, x, y, text, size=style.SMALL_SIZE, colour=style.SOFT, align="left")

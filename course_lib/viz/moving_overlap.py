@@ -26,7 +26,7 @@ _MOST = 12
 _LEAVES_S, _GONE_S = 0.45, 0.6  # after a bucket's start: it is in the network's lane, it has become a message
 _KEY = [
     Entry("forward", [style.COMPUTE["forward"]]),
-    Entry("backward, gradients", [style.COMPUTE["backward"]]),
+    Entry("backward", [style.COMPUTE["backward"]]),
     Entry("communication", [style.COMMUNICATION]),
     Entry("waiting", [style.IDLE]),
     Entry("bucket", [style.SOFT], dashed=True),

@@ -29,7 +29,7 @@ def plot_speedup(errors: Errors, transients: Mapping[int, int]) -> Picture:
     _check(errors, transients)
     errors = {t: dict(sorted(line.items())) for t, line in sorted(errors.items())}
     title = "Parallel SGD: four times the workers, half the error"
-    subtitle = "dashed: slope −1/2; open circles: T is too short for the theorem to promise it"
+    subtitle = "dashed: slope −1/2; open circles: too few steps for the theorem"
     figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.36)

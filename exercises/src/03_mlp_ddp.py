@@ -403,7 +403,7 @@ for step in (1, 20, 40, 60):
     print(f"step {step:2}   one device {one_device[step - 1]:.3f}   suspect {on_ranks[step - 1]:.3f}")
 
 # %% [markdown]
-# Both fall. Could you tell from these losses which one is wrong? So climb the **ladder**. The lesson's `climb` took a function that combines
+# Both fall. Could you tell from these losses that one of them is wrong? So climb the **ladder**. The lesson's `climb` took a function that combines
 # gradients, but this one takes a whole trainer: `climb(Suspect)`.
 
 
@@ -482,8 +482,8 @@ class Counting(Trainer):
 
 
 # %% [markdown]
-# A batch has 8 rows, unless it is the last one of an epoch, which takes what is left. On 2 ranks 8 rows are 4 each, and those make 3
-# micro-batches of 2, 1 and 1 rows.
+# A batch has 8 rows, unless it is the last one of an epoch, which takes what is left. On 2 ranks each has 4 of the 8 rows, and 4 rows
+# make 3 micro-batches of 2, 1 and 1.
 
 
 # %%

@@ -23,7 +23,7 @@ def main() -> None:
     rows = TensorDataset(x, y := (x[:, 0] > x[:, 1]).long())
     loader = DataLoader(rows, batch_size=16 // p, sampler=DistributedSampler(rows))
 
-    # Ranks draw different weights, and wrapping the model gives all of them those of rank 0; each has an optimizer.
+    # Ranks draw different weights, but wrapping the model gives all of them rank 0's; each has its own optimizer.
     torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 2)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -53,7 +53,7 @@ def main() -> None:
     if rank == 0:
         print(f"{p} ranks {'agree' if len(set(losses)) == 1 else 'differ'}: a loss of {losses[0]:.4f}", flush=True)
     dist.barrier()
-    os._exit(0)  # gloo's threads are still alive, and one that frees a tensor while Python ends would abort it
+    os._exit(0)  # gloo's threads are still alive, and if one freed a tensor while Python ends, the process would abort
 
 
 if __name__ == "__main__":

@@ -74,14 +74,14 @@ viz.plot_loss_curves(
 # - find a mistake behind a loss that looks right.
 # - read and change such a training in PyTorch alone.
 #
-# *50 minutes; exercises, three hours.*
+# *50 minutes; exercises, about three hours.*
 #
 # <details><summary>Before you start</summary>You need lessons 00 and 02. Everything ran on CPUs, over gloo.</details>
 
 # %% [markdown]
 # ## What is right
 #
-# Take a model so small that you can look at every number in it. This perceptron has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture is the place for an activation, still empty.
+# This perceptron is so small that you can look at every number. It has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture is the place for an activation, still empty.
 #
 # The perceptron reads eight rows, and says of each whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
 
@@ -100,7 +100,7 @@ viz.plot_mlp(dict(model.named_parameters()))
 #
 # Now two ranks have these weights, and each reads four of the eight rows. Nobody sends anything yet, so each rank finds the gradient of the mean of its own four losses.
 #
-# **Predict.** Take one weight, the first in the lowest row of $W_1$, which PyTorch calls `layer1.weight`. One device's gradient there is 0.07, and rank 0 finds 0.23. What does rank 1 find?
+# **Predict.** Take one weight, the first in the lowest row of $W_1$. One device's gradient there is 0.07, and rank 0 finds 0.23. What does rank 1 find?
 
 
 # %%
@@ -118,7 +118,7 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In 24 of the 38 places their signs differ. Neither rank is wrong, because each has seen only its own four rows.
+# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In 24 of the 38 places their signs and colours differ. Neither rank is wrong, because each has seen only its own four rows.
 #
 # Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
 
@@ -156,9 +156,15 @@ def perceptron():
     return MLP(gelu=True)
 
 
+# %% [markdown]
+# Below, our loop `average` runs where `combine(model)` stands. Output, gradients and norm are those of the first step, the parameters those after the third. A **GELU** now stands in the place of f, so that we do not prove it for linear models alone.
+#
+# With one rank, the same loop is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
+
+
 # %%
 def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=1e9, **options):
-    # train three steps, and write down the five rungs
+    # train three steps, and write down the five rungs; other models, optimizers and limits come later
     rank, p, losses = dist.get_rank(), dist.get_world_size(), []
     torch.manual_seed(0)
     model = make().double()
@@ -181,12 +187,6 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
     return rungs | {"parameters": parameters, "loss curve": torch.stack(losses)}
 
 
-# %% [markdown]
-# Our loop, `average`, runs where `combine(model)` stands. Output, gradients and norm are those of the first step, the parameters those after the third. A **GELU** now stands in the place of f, so that we do not prove it for linear models alone.
-#
-# With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
-
-
 # %%
 def furthest(one, ranks):
     off = {
@@ -199,14 +199,14 @@ alone = run_ranks(climb, 1, average)[0]
 viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 
 # %% [markdown]
-# Read from the foot up. Every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
+# From the foot up, every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 roundings would look like such a mistake, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 as many make 6e-4, too near such a mistake, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
 #
-# We climbed with plain SGD, but people train with AdamW. In lesson 00 Adam hid a forgotten division, because it divides each gradient by that gradient's typical size, and a factor that is in every step falls out again. **Clipping** can hide a factor as well, because it cuts a gradient that is longer than a limit to that length.
+# We climbed with plain SGD, but people train with AdamW. In lesson 00 Adam hid a forgotten division. It divides each gradient by that gradient's typical size, so a factor that is in every step falls out again. **Clipping** can hide a factor as well, because it cuts a gradient that is longer than a limit to that limit.
 #
 # So look at **gradients**, not at losses, and climb with **plain SGD first**, which hides no factor.
 
@@ -253,9 +253,9 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # ## Four times as fast?
 #
-# Give each rank a **whole** batch now, so that together they train like one device with four times the batch. Each then computes for as long as one device did, and only messages make a step longer.
+# With a quarter of a batch each, ranks compute less but send as much. So give each a **whole** batch, and they train like one device with four times the batch. Each then computes for as long as one device did, and only messages make a step longer.
 #
-# What do these cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum makes three more to be handed out. With p ranks that is 2 (p − 1) hops. The ledger can count them.
+# What do messages cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum makes three more to be handed out. With p ranks that is 2 (p − 1) hops.
 
 
 # %%
@@ -273,18 +273,18 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->, which is 228 on average.
+# Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->.
 #
 # OLMo 1B has 1.177<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients, which we send in bfloat16, two bytes each. Let 64 GPUs form **one ring**, slower than lesson 02's hierarchy but simpler. With so many, each sends nearly twice its gradients' bytes: 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, in 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->.
 #
-# Training takes six operations for each parameter and token. For 8192 tokens that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> on an H100, at 40 %<!-- =40 --> of its 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 -->. Sent after backward, the messages would fill over a third of the step.
+# Training takes six operations for each parameter and token, two forward and four backward. With 8192 tokens on each GPU that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 reaches 40 %<!-- =40 --> of its 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 -->. Sent after backward, the messages would fill over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
 # Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send it **at once**! Computing and sending then **overlap**.
 #
-# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so the all-reduce runs in the background, and its result takes the gradient's place. Before we use the average, we wait for the all-reduce.
+# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so the all-reduce runs in the background, and its result takes the gradient's place. Before we use the average, we wait for it.
 
 
 # %%
@@ -314,7 +314,7 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. Our ring of 64 GPUs has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
+# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. Round our ring of 64 GPUs a gradient makes 126 hops, and before every hop a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. So 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
 #
 # So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
@@ -325,13 +325,13 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works. Bucket 2 grows past its limit, because a tensor is never cut.
+# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works.
 #
 # ### Watch it
 #
 # Ranks on a laptop share its cores, so we take lesson 02's emulated clock, on which ranks only sleep. Each of six layers has 0.5 ms<!-- =0.5 --> of forward, 1 ms<!-- =1 --> of backward and 1 MiB<!-- =MiB / MiB --> of gradients, which is one bucket. Four ranks send over Ethernet.
 #
-# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full? What can each hide behind?
+# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full?
 
 
 # %%
@@ -356,27 +356,24 @@ six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHER
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %% [markdown]
-# The picture is drawn by formula, and the ranks' clock agrees. Follow its lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
+# Follow the lower half, with which the ranks' clock agrees. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
 #
 # Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays for its own starts, so should buckets be larger? PyTorch's usual limit is 25 MiB<!-- =25 * MiB / MiB -->, so give ours the same.
 #
-# **Predict.** How long does our step take now, again with overlap? Over Ethernet a start takes 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
+# **Predict.** How long does our step take now? Over Ethernet a start takes 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
 
 # %%
 run_ranks(timed_step, 4, ETHERNET, 25, True)
 predict("ms with buckets of 25 MiB", guess=None, answer=1e3 * ledger().span_s, unit="ms")
-runs_on_the_clock = {"1 MiB": runs["overlapped"], "25 MiB": ledger()}
-# From its second step on PyTorch closes the first bucket at 1 MiB; then layer 6 leaves early, and five layers wait.
-five = costs.comm_time("all_reduce", "ring", world_size=4, length=5 * (512 * 512 + 512), itemsize=4)
-print(f"with PyTorch's first bucket, by formula: {9 + 1e3 * five.time_s(ETHERNET):.1f} ms")
+runs_on_the_clock = {"limit 1 MiB": runs["overlapped"], "limit 25 MiB": ledger()}
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 
 # %% [markdown]
-# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill a bucket of 25, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' starts.
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill such a bucket, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' starts.
 #
-# PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->. That frees layer 6, but five still wait. If a small model scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# Unless you set a limit, PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->, but that frees only layer 6. So if a small model scales badly, set `bucket_cap_mb`, which then holds for the first bucket too, to a small part of its gradients.
 #
-# OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each of its layers makes four buckets, because three tensors of 32 MiB<!-- =2 * 4 * 2048**2 / MiB --> fill one each, and four of 8 MiB<!-- =2 * 2048**2 / MiB --> share one. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> need only 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
+# OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each layer fills four buckets. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in only 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -385,7 +382,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # The library's ladder has two more rungs: **AdamW** with decay and clipping, and **save and load**, because AdamW remembers what a checkpoint could forget.
 #
-# **Before you run it**: on the first screen each rank read four of 16 texts, and yet one of the two conditions was broken. Which one, and how? On which rung does it show?
+# **Before you run it**: on the first screen each rank read four of 16 texts, long and short ones, and yet one of the two conditions was broken. Which one, and how? On which rung does it show?
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -410,14 +407,14 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small 
 #
 # The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Each rank needs rows of its own, so a **sampler** deals them out, and `set_epoch` gives each epoch another order.
 #
-# A batch that is too large for memory comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, where nothing is sent.
+# A batch that is too large for memory comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, which sends nothing.
 #
 # | here | in PyTorch |
 # | --- | --- |
 # | `DistributedDataParallel` | the same name; `model.module` is the model inside |
-# | `run_ranks` stops a run that hangs | `init_process_group(timeout=…)` |
+# | `run_ranks` stops a hang | `init_process_group(timeout=…)` |
 #
-# The cell runs two epochs on 2 processes. Then 4 find the checkpoint and go on. Last, one process makes all four without a stop. Will its loss be the same?
+# The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
@@ -430,20 +427,20 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# The two losses agree! The checkpoint holds what AdamW remembers, and 1, 2 or 4 ranks together take the next 16 rows of one list.
+# The two losses agree! The checkpoint holds what AdamW remembers, and 1, 2 or 4 ranks take the next 16 rows of one list.
 #
-# **Your turn.** Let a copy print on every rank what `clip_grad_norm_` returns, the length before clipping. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each on 4 processes, in an empty folder. Which numbers give them away?
+# **Your turn.** Let a copy print on every rank the length that `clip_grad_norm_` returns. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each on 4 processes, in an empty folder. Which numbers give them away?
 #
-# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the lengths are a quarter, but AdamW hides that from the loss.</details>
+# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the lengths are a quarter. The right ones hardly pass the limit of 0.5, so the factor stays, and AdamW hides it up to the loss's last digit.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. Above the picture stand each run's loss in the third step, and the lengths of its first five gradients before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. Above the picture stand the third step's loss, and the lengths of the first five gradients before clipping.
 #
 # A run is **sound** if it trains as one device does, apart from float32's rounding, which starts in the seventh digit and grows. Which are sound?
 #
-# **Predict.** One of the wrong runs has the right gradients in its first step. Which one? Ask how four ranks could make each wrong length.
+# **Predict**, after the next cell. One of the wrong runs has the right gradients in its first step. Which one? Ask how four ranks could make each wrong length.
 
 # %% varies="36 steps of rounding differ between processors"
 names = sorted([*museum.BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
@@ -479,7 +476,7 @@ print(*said, sep="\n")
 viz.plot_museum(falls)
 
 # %% [markdown]
-# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** does too, by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
+# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** breaks there as well, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
 
@@ -489,9 +486,9 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # %% [markdown]
 # **C** lies far below, because its roundings need thirty steps to reach a thousandth. The mistakes need at most six.
 #
-# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to 1. **A** cuts none. Beside that 1 its gradients are 0.27 long, then 0.41: its factor changes, and after two updates its loss is off.
+# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter, so it cuts none: they are 0.27 of one device's, then 0.41. The factor changes, unlike in the script, which hardly cuts, and after two updates A's loss is off.
 #
-# **B** cuts to half of one device's length. That factor lasts for three steps. In step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
+# **B** cuts to half of one device's length. AdamW hides that half up to a hundred-thousandth. But in step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
 
 # %% [markdown]
 # ## When to use it
@@ -504,14 +501,14 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # | fits, the messages last longer | a hierarchy, or larger batches, as with `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# Backward is two thirds of the computing: 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for OLMo 1B with 8192 tokens on each of 64 GPUs. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. By lesson 02's formula, a hierarchy with nodes of four needs only 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->.
+# For OLMo 1B, with 8192 tokens on each of 64 GPUs, backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. Lesson 02's hierarchy, with nodes of four, needs only 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->: 24 ms<!-- =1e3 * 2 * 3 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / NVLINK.bandwidth_bytes_per_s --> inside over NVLink's 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB -->, 22 ms<!-- =1e3 * 2 * 15 / 16 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / INFINIBAND.bandwidth_bytes_per_s --> between nodes, and 7 ms<!-- =1e3 * 17 * (6 * NVLINK.alpha_s + 30 * INFINIBAND.alpha_s) --> for starts.
 
 # %% [markdown]
 # ## What still hurts
 #
-# It is the same training: seven rungs within 1e-11, while the first screen's gradients were off by 0.3. Is it four times as fast? Our six layers with a whole batch each are **3.7 times** as fast, because four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is **1.8 times**. Computing shrinks, but buckets do not. The first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, and the six travel until 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training: seven rungs are within 1e-11, where the first screen was off by 0.3. Is it four times as fast? With a whole batch each, our six layers are **3.7 times** as fast: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is **1.8 times**, because computing shrinks, but buckets do not. From 1 ms<!-- =6 * 0.125 + 0.25 --> on they travel until 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, where one device needs nine.
 #
-# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, but an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
+# Every rank still keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, but an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -519,13 +516,11 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 score()
 
 # %% [markdown]
-# ## Three questions
+# ## Two questions
 #
 # <details><summary>1. On 4 ranks every gradient is a quarter of the right one. What happened?</summary>The loss was divided by all ranks' targets, and by four again.</details>
 #
-# <details><summary>2. Overlap is on, yet no message leaves before backward ends. Why?</summary>One bucket holds all gradients. Make it smaller.</details>
-#
-# <details><summary>3. Your ladder passes on 2 ranks with 8 rows. What have you not seen?</summary>Uneven shares, more ranks, and mistakes after three steps.</details>
+# <details><summary>2. Your ladder passes on 2 ranks with 8 rows. What have you not seen?</summary>Uneven shares, more ranks, and mistakes after three steps.</details>
 
 # %% [markdown]
 # # Going deeper
@@ -628,22 +623,22 @@ for name, rungs in off.items():
 #
 # $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
 #
-# So B hides the four well. Only $\varepsilon$ does not grow, and C's is not small beside gradients of a few hundredths.
+# So B hides the four well. Only $\varepsilon$ does not grow, so it left a hundred-thousandth in the museum. C's is not small beside gradients of a few hundredths.
 #
-# D hides it best. Every gradient is longer than its limit, even on one device, so all are cut to the same length before Adam sees them. In E one device cuts only the second gradient, but with four times the length all three are cut.
+# D hides it best. Even one device's gradients are longer than its limit, so all are cut to the same length before Adam sees them. In E one device cuts only the second gradient, but with four times the length all three are cut.
 #
 # So take an $\varepsilon$ as in C, and a limit as in E.
 
 # %% [markdown]
 # ## How much of each GPU is left?
 #
-# More GPUs only help as long as they do not wait. Some buckets hide behind backward and others have to queue. So follow the buckets.
+# More GPUs only help as long as they do not wait. So follow the buckets.
 #
 # **Predict.** OLMo 1B trains on 64 GPUs in one InfiniBand ring, with 8192 tokens on each and buckets of 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB -->.
 #
-# - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
-# - The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later.
-# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
+# - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, of which forward takes 49 ms<!-- =2e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+# - After the head's backward, the last layer's gradients are ready at 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and another layer's every 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included. The embedding table, also the head's, comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
 #
 # When is everything sent? Guess the **efficiency**: one device's step over that time.
 
@@ -685,9 +680,9 @@ viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on e
 # %% [markdown]
 # ## What does a larger batch buy?
 #
-# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, which helps as long as noise holds you back. Take a bowl, whose true gradient we know. `N` workers each see it with noise, and step along their average. The error is the mean squared gradient. The theorem of **parallel SGD** says that after enough steps it falls like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the `T` steps.
+# Twice the ranks read twice the rows. Is training over in half the steps? More rows make a gradient less noisy, which helps while noise holds you back. Take a bowl, which `N` workers go down along their average. Each sees the gradient with noise. Without noise it is zero at the bottom, so call its mean square the error. The theorem of **parallel SGD** says that after enough steps it falls like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the steps.
 #
-# One worker makes 3072 steps, 4 make 768 each, 16 make 192, 64 make 48. **Before you run it**: up to how many workers does the error stay the same?
+# One worker makes 3072 steps, 4 make 768, 16 make 192, 64 make 48. **Before you run it**: up to how many workers does the error stay the same?
 
 # %%
 from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
@@ -699,9 +694,9 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. The line of 30 leaves the dashed one: most of its error is the way still to go, which no average shortens.
+# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. Open circles have too few. In the line of 30 most of the error is the way still to go, which no average shortens.
 #
-# [McCandlish and others](https://arxiv.org/abs/1812.06162) found the same bend in real models in 2018. With a batch $B$ the steps to a given loss are
+# [McCandlish and others](https://arxiv.org/abs/1812.06162) found this bend in real models. With a batch $B$ the steps to a given loss are
 #
 # $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
 #

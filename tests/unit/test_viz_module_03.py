@@ -183,10 +183,10 @@ def test_parameters_are_numbered_in_the_order_in_which_backward_reaches_them():
 def test_each_bucket_s_squares_say_when_it_is_ready():
     figure = buckets_picture(PERCEPTRON, 40).figure
     backward = style.COMPUTE["backward"]
-    hues = {backward.lower(): "own", style.tint(backward, 0.3): "before", style.FAINT[:7].lower(): "later"}
+    hues = {backward.lower(): "own", style.FAINT[:7].lower(): "other"}
     boxes = [box for box in figure.findobj(FancyBboxPatch) if box.get_height() == pytest.approx(0.16)]
     squares = [hues[to_hex(box.get_facecolor())] for box in boxes]
-    assert squares == ["own", "own", "later", "later", "before", "before", "own", "own"]
+    assert squares == ["own", "own", "other", "other", "other", "other", "own", "own"]
 
 
 @pytest.mark.parametrize(
