@@ -159,7 +159,7 @@ def perceptron():
 # %% [markdown]
 # Below, our loop `average` runs where `combine(model)` stands. Output, gradients and norm are those of the first step, the parameters those after the third. A **GELU** now stands in the place of f, so that we do not prove it for linear models alone.
 #
-# With one rank, the same loop is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
+# With one rank, the same training is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
 
 
 # %%
@@ -201,7 +201,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # From the foot up, every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 as many make 6e-4, too near such a mistake, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 as many of 6e-8 make 6e-4, too near such a mistake, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
@@ -314,7 +314,7 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. Round our ring of 64 GPUs a gradient makes 126 hops, and before every hop a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. So 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
+# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. On our ring of 64 GPUs a gradient makes 126 hops, and before every hop a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
 #
 # So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
@@ -373,7 +373,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # Unless you set a limit, PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->, but that frees only layer 6. So if a small model scales badly, set `bucket_cap_mb`, which then holds for the first bucket too, to a small part of its gradients.
 #
-# OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each layer fills four buckets. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in only 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
+# OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each layer fills four buckets. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -501,7 +501,7 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # | fits, the messages last longer | a hierarchy, or larger batches, as with `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# For OLMo 1B, with 8192 tokens on each of 64 GPUs, backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. Lesson 02's hierarchy, with nodes of four, needs only 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->: 24 ms<!-- =1e3 * 2 * 3 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / NVLINK.bandwidth_bytes_per_s --> inside over NVLink's 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB -->, 22 ms<!-- =1e3 * 2 * 15 / 16 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / INFINIBAND.bandwidth_bytes_per_s --> between nodes, and 7 ms<!-- =1e3 * 17 * (6 * NVLINK.alpha_s + 30 * INFINIBAND.alpha_s) --> for starts.
+# For OLMo 1B, with 8192 tokens on each of 64 GPUs, backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. Lesson 02's hierarchy, with nodes of four, needs 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->: 24 ms<!-- =1e3 * 2 * 3 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / NVLINK.bandwidth_bytes_per_s --> inside over NVLink's 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB -->, 22 ms<!-- =1e3 * 2 * 15 / 16 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / INFINIBAND.bandwidth_bytes_per_s --> between nodes, and 7 ms<!-- =1e3 * 17 * (6 * NVLINK.alpha_s + 30 * INFINIBAND.alpha_s) --> for starts.
 
 # %% [markdown]
 # ## What still hurts
