@@ -536,7 +536,7 @@ for case, row in ms.items():
 #
 # Now without the clock. We time real all-reduces on four of your processes, and look for the α and β that fit best. Both curves are flat at the left, where you pay for starts, and climb at the right, where the bytes cost most.
 #
-# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. At the left some lie far off, because four processes share your cores, and a start may wait until another has had its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
+# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. If other programs keep your cores busy, points at the left lie off most, because a start then has to wait for its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
 
 # %% varies="measured times"
 names = ["ring", "recursive_doubling", "native"]
