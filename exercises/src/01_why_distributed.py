@@ -265,7 +265,7 @@ check("01.5", zero_bytes)
 # %% [markdown]
 # `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings. Make no optimizer of your own, because the
 # check counts the bytes that you give to this one, and its moments. If you give it a view of a larger tensor, the whole tensor
-# counts. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
+# counts. (Its eps is 1, so that a gradient of the wrong size shows; with Adam's usual 1e-8 it would not.)
 #
 # The gradients are chosen so that bf16 holds their sums exactly. Lesson 02 will show that in each of the two
 # collectives every rank sends (p-1)/p of the tensor.
@@ -346,7 +346,7 @@ check("01.7", activation_bytes)
 #
 # Each GPU has `memory` bytes, and keeps `activations` bytes of its own. The states are those of ZeRO's paper: each parameter has
 # 2 bytes <!-- =find_convention("zero").weights --> of weights, 2 bytes <!-- =find_convention("zero").gradients --> of gradients
-# and 12 bytes <!-- =find_convention("zero").optimizer --> of optimizer. On how few GPUs does it fit, if ZeRO works in `stage` 0, 1,
+# and 12 bytes <!-- =find_convention("zero").optimizer --> of optimizer. On how few GPUs does the training fit, if ZeRO works in `stage` 0, 1,
 # 2 or 3?
 #
 # Guess first for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->

@@ -189,7 +189,7 @@ print(f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, bandwidth_bytes_per_s = {I
 # | `bucket_calls` | buckets: all-reduces |
 # | `largest_bucket` | buckets: bytes of the largest one |
 # | `bucket_rank_sends` | buckets: bytes that each rank sends |
-# | `naive_latency` | naive: seconds for starts (latency), one alpha for each step of each ring |
+# | `naive_latency` | naive: seconds for starts (latency), one alpha for each hop of each ring |
 # | `bucket_latency` | buckets: the same |
 # | `bandwidth_time` | seconds that the bytes of one rank take at InfiniBand's bandwidth, without latency |
 
@@ -431,7 +431,7 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
 # %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails on 4 ranks, and Suspect's number there divided by one device's."""
+        """Return two things: the name of the first rung that fails on 4 ranks, and the factor between Suspect's numbers there and one device's."""
         ### BEGIN SOLUTION
         return "gradients", 4.0
         ### END SOLUTION

@@ -110,7 +110,7 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
 # %% [markdown]
 # The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. A tie, like 257, goes to the neighbour whose last bit is 0, which is 256.
 #
-# The last printed line is the one that hurts. The next larger number after 1 is 1/128 away, so after an update of a thousandth 1 is still the nearer one. The update is rounded away, in every step.
+# The last printed line is the one that hurts. The next larger number after 1 is 1/128 away, so after adding a thousandth, 1 is still the nearer one. The update is rounded away, in every step.
 
 # %% [markdown]
 # So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and adds its updates to this copy. For forward and backward the copy is rounded to bf16, because GPUs multiply matrices faster in bf16. Training in this way is called **mixed precision**.
@@ -163,11 +163,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# In ZeRO-1's bar Adam's part has nearly vanished, and in ZeRO-2's the gradients too. Still both end beyond the line, because what is not shared stays whole on every GPU: 4 bytes<!-- =find_convention("zero").weights + find_convention("zero").gradients --> a parameter, or 2. Only ZeRO-3 shares everything, so it ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute a layer, a GPU borrows the rest for a moment, which the bar leaves out.
+# In ZeRO-1's bar Adam's part has nearly vanished, and in ZeRO-2's the gradients too. Still both end beyond the line, because each GPU still has 4 bytes<!-- =find_convention("zero").weights + find_convention("zero").gradients --> of every parameter in ZeRO-1, and 2 in ZeRO-2. Only ZeRO-3 shares everything, so it ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute a layer, a GPU borrows the rest for a moment, which the bar leaves out.
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training under ZeRO-1 still the same? Cut the weights into chunks, one for each rank. After backward, a rank needs only its chunk of the summed gradient. After its step, everybody needs all new weights. There is a collective for each.
+# Is a training under ZeRO-1 still the same? Cut the weights into chunks, one for each rank. After backward, a rank needs only its chunk of the summed gradient. After its step, everybody needs all new weights. Two collectives do just that.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
@@ -192,7 +192,7 @@ def train_zero_1(weights, gradients, make_optimizer):
 
 
 # %% [markdown]
-# To know whether that is right, we let one device take the same steps alone, with the average of all gradients. There are three steps, and 13 weights, which three ranks cannot share evenly. SGD goes first, because Adam would hide a forgotten `/ p`. We may make the gradients up, because ZeRO-1 changes only what comes after backward.
+# To know whether that is right, we let one device take the same steps alone, with the average of all gradients. There are three steps, and 13 weights, which three ranks cannot share evenly. SGD goes first, because Adam divides by its own average, which would hide a forgotten `/ p`. We may make the gradients up, because ZeRO-1 changes only what comes after backward.
 
 # %%
 torch.manual_seed(0)
@@ -224,13 +224,13 @@ for make in (torch.optim.SGD, torch.optim.AdamW):
 print("numbers in Adam's two averages:", *((len(state["exp_avg"]), len(state["exp_avg_sq"])) for _, state in pairs))
 
 # %% [markdown]
-# So the steps are the same, up to rounding, and yet each of Adam's two averages has only 5 or 4 numbers on a rank, instead of 13.
+# So in fp32 the steps are the same, up to rounding, and yet each of Adam's two averages has only 5 or 4 numbers on a rank, instead of 13.
 #
 # ### The step that looks at everything
 #
 # A rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd text can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
 #
-# With the limit 1, one device scales its gradient to length 1. Now let each rank clip its own chunk instead. All chunks are longer than 1. **Predict** how long the whole gradient is then.
+# With the limit 1, one device scales its gradient to length 1. Now three ranks each clip their own chunk instead. All are longer than 1. **Predict** how long the whole gradient is then.
 
 # %%
 whole = gradients.mean(dim=0)[0]  # of the first step
@@ -279,7 +279,7 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 #
 # The states are not all that fills a GPU. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and unlike the states they grow with the text.
 #
-# We test the library's formula on a small fp32 decoder, and count what autograd really keeps apart from the weights.
+# We test the library's formula on a small fp32 decoder, and count what autograd really keeps, without the weights.
 
 # %%
 small = ModelConfig(
@@ -302,7 +302,7 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# The missing 4 bytes<!-- =4 --> are the number of targets, which the loss keeps. Both totals count head and loss; the picture does not.
+# The missing 4 bytes<!-- =4 --> are one number, the count of targets, which the loss keeps. The picture leaves out head and loss.
 #
 # Why keep these tensors? The gradient of a product needs both factors, so forward keeps what each matrix reads and what each product multiplies. The four longest bars belong to feed-forward, where a token's vector has not H but F numbers. Its first two matrices make *gate* and *up*. A function, silu, bends *gate*, and the result times *up* is *gated*, which the third reads.
 #
@@ -332,7 +332,7 @@ predict(
 # %% [markdown]
 # ## So, how many GPUs?
 #
-# Now put states and activations of the 70B together, on 64 GPUs under ZeRO-3. Each GPU reads a text of its own. It keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB --> of states, and the text's activations, or only the layers' inputs if it recomputes. **Before you run the next cell**, say how long the second bar is at least.
+# Now put states and activations of the 70B together, on 64 GPUs under ZeRO-3. Each GPU reads a text of its own. It keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB --> of states, and the text's activations, or only the layers' inputs if it recomputes. **Before you run the next cell**, say how many GB recomputing needs at least.
 
 # %%
 sixty_four = ParallelConfig(dp=64, zero_stage=3)
@@ -346,7 +346,7 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 # %% [markdown]
 # In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, each of the 80 layers keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->. So you could say at least 17.6 + 5.4 = 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
 #
-# What are the other 6.7 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, all that it keeps is there too, another 1.3 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
+# What are the other 6.7 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, what it keeps beside its input adds 1.3 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
 
 # %% [markdown]
 # Recomputing is not the only way out. Several GPUs can work on one text together, if each computes with a part of every matrix. Then each also keeps only a part of the activations. This is **tensor parallelism**, and it costs messages inside each layer.
@@ -446,7 +446,7 @@ score()
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 it would take 87.3 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->, because the 70B has 64 heads, which cannot be cut in 3 or 5, so `tp` is 1.
+# On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 70B's 64 heads cannot be cut in 3 or 5, and it takes 87.3 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
 # </details>
 #
 # <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is it without that?</summary>
@@ -596,9 +596,9 @@ for gap in costs.published_gaps(small, batch=2, sequence=64):
         print(f"{gap.off:+7.1%}  {gap.name}")
 
 # %% [markdown]
-# Recomputation leaves an eighth of 11.3 MB<!-- =(4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) + sum(kept.nbytes for kept in costs.head_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4))) / 1e6 -->, not a twentieth, because head and loss still keep all. Our formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: the number of targets, and one table of angles for all rotations.
+# Recomputation leaves an eighth of 11.3 MB<!-- =(4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) + sum(kept.nbytes for kept in costs.head_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4))) / 1e6 -->, not a twentieth, because head and loss keep all. Our formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: the number of targets, and one table of angles for all rotations.
 #
-# The last holds, because a layer's input is the same in every shape. The 34 counts a GPT's layer, whose feed-forward keeps two wide tensors, not four. The first adds scores, which attention no longer keeps, so two errors nearly cancel.
+# The third is exact, because every shape has the same input. The second falls short, because a GPT's feed-forward keeps two wide tensors, not four, and no norms in fp32. The first adds scores, which nobody keeps, so two errors nearly cancel.
 #
 # ## Whose utilisation?
 #

@@ -159,7 +159,7 @@ def perceptron():
 # %% [markdown]
 # Below, our loop `average` runs where `combine(model)` stands. Output, gradients and norm are those of the first step, the parameters those after the third. A **GELU** now stands in the place of f, so that we do not prove it for linear models alone.
 #
-# With one rank, the same training is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
+# Run on one rank, the same code is our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
 
 
 # %%
@@ -201,7 +201,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # From the foot up, every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 as many of 6e-8 make 6e-4, too near such a mistake, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 ten thousand roundings of 6e-8 make 6e-4, too near such a mistake, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
@@ -253,9 +253,9 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # ## Four times as fast?
 #
-# With a quarter of a batch each, ranks compute less but send as much. So give each a **whole** batch, and they train like one device with four times the batch. Each then computes for as long as one device did, and only messages make a step longer.
+# With a quarter of a batch each, ranks compute less but send as much. So give each a **whole** batch, and they train like one device with four times the batch. Each then computes as long as one device did, and only messages make a step longer.
 #
-# What do messages cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum makes three more to be handed out. With p ranks that is 2 (p − 1) hops.
+# What do messages cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum three more to be handed out. With p ranks that is 2 (p − 1) hops.
 
 
 # %%
@@ -314,9 +314,9 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right. But now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. On our ring of 64 GPUs a gradient makes 126 hops, and before every hop a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
+# The gradients are right, but now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. On our ring of 64 GPUs a gradient makes 126 hops, and before every hop a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
 #
-# So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
+# So put several gradients into one long tensor, a **bucket**, and send it when it reaches a limit.
 
 # %%
 weights = trained(MLP())  # by name, the last layer first
@@ -325,11 +325,11 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works.
+# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works. No tensor is cut, so bucket 2 grows past its limit.
 #
 # ### Watch it
 #
-# Ranks on a laptop share its cores, so we take lesson 02's emulated clock, on which ranks only sleep. Each of six layers has 0.5 ms<!-- =0.5 --> of forward, 1 ms<!-- =1 --> of backward and 1 MiB<!-- =MiB / MiB --> of gradients, which is one bucket. Four ranks send over Ethernet.
+# Ranks on a laptop share its cores, so we take lesson 02's emulated clock, on which ranks only sleep. Each of six layers has 0.5 ms<!-- =0.5 --> of forward, 1 ms<!-- =1 --> of backward and 1 MiB<!-- =MiB / MiB --> of gradients, one bucket. Four ranks send over Ethernet.
 #
 # **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full?
 
@@ -398,9 +398,9 @@ display(viz.animate_ladder("the first screen", fall))
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 averaged 91: the mean of means!
+# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
 #
-# Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by *all* ranks' targets.
+# Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by the number of *all* ranks' targets.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -476,7 +476,7 @@ print(*said, sep="\n")
 viz.plot_museum(falls)
 
 # %% [markdown]
-# In each row the red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets, and by the ranks. **D** breaks there as well, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
+# A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
 
@@ -486,7 +486,7 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # %% [markdown]
 # **C** lies far below, because its roundings need thirty steps to reach a thousandth. The mistakes need at most six.
 #
-# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter, so it cuts none: they are 0.27 of one device's, then 0.41. The factor changes, unlike in the script, which hardly cuts, and after two updates A's loss is off.
+# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter, so it cuts none. Its first is 0.27 of one device's, its second 0.41, so the factor changes, and after two updates A's loss is off.
 #
 # **B** cuts to half of one device's length. AdamW hides that half up to a hundred-thousandth. But in step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
 
@@ -501,14 +501,14 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # | fits, the messages last longer | a hierarchy, or larger batches, as with `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# For OLMo 1B, with 8192 tokens on each of 64 GPUs, backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for starts. Lesson 02's hierarchy, with nodes of four, needs 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->: 24 ms<!-- =1e3 * 2 * 3 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / NVLINK.bandwidth_bytes_per_s --> inside over NVLink's 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB -->, 22 ms<!-- =1e3 * 2 * 15 / 16 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / INFINIBAND.bandwidth_bytes_per_s --> between nodes, and 7 ms<!-- =1e3 * 17 * (6 * NVLINK.alpha_s + 30 * INFINIBAND.alpha_s) --> for starts.
+# For OLMo 1B, with 8192 tokens on each of 64 GPUs, backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for 17 buckets' starts. Lesson 02's hierarchy, with nodes of four, needs 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->: 24 ms<!-- =1e3 * 2 * 3 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / NVLINK.bandwidth_bytes_per_s --> inside over NVLink's 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB -->, 22 ms<!-- =1e3 * 2 * 15 / 16 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / INFINIBAND.bandwidth_bytes_per_s --> between nodes, and 7 ms<!-- =1e3 * 17 * (6 * NVLINK.alpha_s + 30 * INFINIBAND.alpha_s) --> for starts.
 
 # %% [markdown]
 # ## What still hurts
 #
-# It is the same training: seven rungs are within 1e-11, where the first screen was off by 0.3. Is it four times as fast? With a whole batch each, our six layers are **3.7 times** as fast: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is **1.8 times**, because computing shrinks, but buckets do not. From 1 ms<!-- =6 * 0.125 + 0.25 --> on they travel until 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, where one device needs nine.
+# It is the same training: seven rungs are within 1e-11, where the first screen was off by 0.3. Is it four times as fast? With a whole batch each, our six layers are **3.7 times** as fast: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is **1.8 times**, because computing shrinks, but buckets do not. The first is full at 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives at 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
-# Every rank still keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, but an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
+# Every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, but an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -584,9 +584,9 @@ print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 # %% [markdown]
 # ## Which settings hide a forgotten division?
 #
-# If you climb with AdamW after plain SGD, choose settings that let a mistake show. Adam divides a gradient by its own typical size, plus an $\varepsilon$ that prevents a division by zero.
+# If you climb with AdamW after SGD, choose settings that let a mistake show. Adam divides a gradient by its own typical size, plus an $\varepsilon$ that prevents a division by zero.
 #
-# **Predict.** Five trainings of three steps all forget to divide by four. With AdamW, one device's gradients have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to those of one device with the same settings?
+# **Predict.** Five trainings of three steps all forget to divide by four, so gradients are four times too large. With AdamW, one device's gradients have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to those of one device with the same settings?
 #
 # - **A** plain SGD.
 # - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8.
@@ -638,7 +638,7 @@ for name, rungs in off.items():
 #
 # - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, of which forward takes 49 ms<!-- =2e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
 # - After the head's backward, the last layer's gradients are ready at 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and another layer's every 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
-# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included. The embedding table, also the head's, comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
+# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included. Last comes the embedding table, which the head shares, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
 #
 # When is everything sent? Guess the **efficiency**: one device's step over that time.
 
@@ -673,14 +673,14 @@ words = "OLMo 1B, by formula; 100%: 64 GPUs are 64 times as fast as one"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. With the 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() --> would be left. The hierarchy leaves 95 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=NVLINK, between=INFINIBAND, node_size=4, algorithm="hierarchical", itemsize=2).efficiency() -->.
+# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. By the same formula, 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> would leave only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() -->, and the hierarchy leaves 95 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=NVLINK, between=INFINIBAND, node_size=4, algorithm="hierarchical", itemsize=2).efficiency() -->.
 #
 # In the top curve, with 32,768 tokens, backward hides all but the last two buckets, those of the first layer and of the table, which are full only when it ends. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
 
 # %% [markdown]
 # ## What does a larger batch buy?
 #
-# Twice the ranks read twice the rows. Is training over in half the steps? More rows make a gradient less noisy, which helps while noise holds you back. Take a bowl, which `N` workers go down along their average. Each sees the gradient with noise. Without noise it is zero at the bottom, so call its mean square the error. The theorem of **parallel SGD** says that after enough steps it falls like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the steps.
+# Twice the ranks read twice the rows. Is training over in half the steps? More rows make a gradient less noisy, which helps while noise holds you back. Picture a bowl. `N` workers see its slope with noise, and step along their average. At the bottom the slope is zero, so call its mean square the error. The theorem of **parallel SGD** says that after enough steps it falls like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the steps.
 #
 # One worker makes 3072 steps, 4 make 768, 16 make 192, 64 make 48. **Before you run it**: up to how many workers does the error stay the same?
 
@@ -694,7 +694,7 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 4 workers it does. With 16 the error is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. Open circles have too few. In the line of 30 most of the error is the way still to go, which no average shortens.
+# Up to 4 workers the error stays. With 16 it is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. Open circles have too few. In the line of 30 most of the error is the way still to go, which no average shortens.
 #
 # [McCandlish and others](https://arxiv.org/abs/1812.06162) found this bend in real models. With a batch $B$ the steps to a given loss are
 #
