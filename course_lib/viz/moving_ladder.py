@@ -36,7 +36,7 @@ def animate_ladder(name: str, fall: Fall) -> Drawing:
     _draw_climber(canvas, foot, min(broken, len(fall.rungs) - 1))
     _draw_curves(canvas, fall)
     ends = canvas.group(canvas.appears(_SWEEP.passes(1)))
-    canvas.text(_CHART_LEFT, foot + 14, f"loss off by {share(fall.off)} in its last quarter", bold=True, parent=ends)
+    canvas.text(_CHART_LEFT, foot + 14, f"last quarter off by {share(fall.off)}", bold=True, parent=ends)
     return Drawing(canvas, title=title, description=f"{name}: {fall_words(fall)}", kinds=["measured"])
 
 

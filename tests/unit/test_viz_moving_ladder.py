@@ -74,7 +74,7 @@ def test_both_curves_are_drawn_on_one_scale():
     low, high = max(map(max, heights)), min(map(min, heights))
     for losses, ys in zip((fall.reference, fall.losses), heights, strict=True):
         assert [2.0 + 2.0 * (low - y) / (low - high) for y in ys] == pytest.approx(losses, abs=0.01)
-    said = "loss off by 1.2% in its last quarter"
+    said = "last quarter off by 1.2%"
     assert said in film.words() and said not in film.words(1.0)
 
 
