@@ -13,7 +13,7 @@ from course_lib.cli import train_folder, train_run
 from course_lib.cli.interrupts import heard_once
 from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_torchrun import train_under_torchrun
-from course_lib.ranks import devices, shutdown
+from course_lib.ranks import devices, server, shutdown
 from course_lib.ranks.api import run_task
 from course_lib.ranks.tasks import packed
 from course_lib.training.batches import Batches
@@ -32,6 +32,9 @@ def train_command(overrides: Sequence[str]) -> int:
 def _train_here(overrides: Sequence[str]) -> int:
     """Train in this process, or on ranks that it starts and ends."""
     run = read_train(overrides)
+    if run.ranks > 1:  # what ranks import is imported once, and while the text is read
+        server.preload(__name__)
+        server.start_fork_server()
     choice = devices.choose(0, run.ranks)
     train_run.check_model(run, choice, run.ranks)
     batches = train_run.make_batches(run)

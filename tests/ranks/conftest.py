@@ -9,7 +9,14 @@ from collections import Counter
 
 from course_lib.ranks import server
 
-server.preload("pytest", "course_lib.training.sharded_checkpoint", "course_lib.training.torch_techniques")
+server.preload(
+    "pytest",
+    "course_lib.cli.train",
+    "course_lib.costs.comm.sharding",
+    "course_lib.training.sharded_checkpoint",
+    "course_lib.training.torch_techniques",
+    "course_lib.verify.museum.data_parallel",
+)
 
 LONG = {"museum_two_axes", "orphans", "planted", "sharded_tensor_torch", "stage_rows", "tour_runs"}  # with few tests
 
