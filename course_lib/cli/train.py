@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import cloudpickle
 import torch.distributed as dist
@@ -32,9 +33,8 @@ def train_command(overrides: Sequence[str]) -> int:
 def _train_here(overrides: Sequence[str]) -> int:
     """Train in this process, or on ranks that it starts and ends."""
     run = read_train(overrides)
-    if run.ranks > 1:  # what ranks import is imported once, and while the text is read
-        server.preload(__name__)
-        server.start_fork_server()
+    if run.ranks > 1:
+        _import_early()
     choice = devices.choose(0, run.ranks)
     train_run.check_model(run, choice, run.ranks)
     batches = train_run.make_batches(run)
@@ -49,6 +49,13 @@ def _train_here(overrides: Sequence[str]) -> int:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(train_folder.kept(run)) from None
     return 0
+
+
+def _import_early() -> None:
+    """Let the ranks' fork server import, once for all of them, while this process reads the text."""
+    server.preload(__name__)
+    with suppress(OSError):  # the ranks' own start will say what the system refuses
+        server.start_fork_server()
 
 
 def _alone(run: TrainRun, batches: Batches) -> list[Step]:

@@ -431,7 +431,7 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
 # %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails on 4 ranks, and the factor between Suspect's numbers there and one device's."""
+        """Return two things: the name of the first rung that fails on 4 ranks, and Suspect's numbers there divided by one device's."""
         ### BEGIN SOLUTION
         return "gradients", 4.0
         ### END SOLUTION

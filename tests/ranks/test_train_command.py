@@ -25,6 +25,7 @@ from course_lib.config import parse_model
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh
 from course_lib.presets import read
+from course_lib.ranks import server, shutdown
 from course_lib.training.batches import Batches
 from course_lib.training.text import load_text
 from course_lib.training.torch_techniques import torch_replicate
@@ -213,6 +214,17 @@ def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, p
     overrides = [*parallel, "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
     assert run(*SMALL, *overrides) == 1
     assert capsys.readouterr().err == f"Trainer: loss nan on {ranks}{BAD_LOSS}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_that_the_system_refuses_are_one_line(tmp_path, monkeypatch, capsys):
+    def refuse():
+        raise OSError("no process can be started")
+
+    shutdown()
+    monkeypatch.setattr(server, "start_fork_server", refuse)
+    assert run(*SMALL, "dp=2", f"out={tmp_path}/run") == 1
+    assert capsys.readouterr().err == "train: OSError: no process can be started\n"
     assert list(tmp_path.iterdir()) == []
 
 
