@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import cloudpickle
-import torch.distributed as dist
 
 from course_lib.cli import train_folder, train_run
 from course_lib.cli.interrupts import heard_once
@@ -16,6 +15,7 @@ from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_torchrun import train_under_torchrun
 from course_lib.ranks import devices, server, shutdown
 from course_lib.ranks.api import run_task
+from course_lib.ranks.devices import Choice
 from course_lib.ranks.tasks import packed
 from course_lib.training.batches import Batches
 from course_lib.training.loop import Step
@@ -35,13 +35,13 @@ def _train_here(overrides: Sequence[str]) -> int:
     run = read_train(overrides)
     if run.ranks > 1:
         _import_early()
-    choice = devices.choose(0, run.ranks)
+    choice = devices.choose_for_training(0, run.ranks)
     train_run.check_model(run, choice, run.ranks)
     batches = train_run.make_batches(run)
     with train_folder.taken(run):
         print(f"{train_run.heading(run, batches, choice)}{train_folder.going_on(run)}", flush=True)
         try:
-            steps = (_alone if run.ranks == 1 else _on_pool)(run, batches)
+            steps = _alone(run, batches, choice) if run.ranks == 1 else _on_pool(run, batches, choice.device.type)
             print(train_folder.finish(run, steps))
         except (ValueError, OSError, RuntimeError) as error:
             print(f"{train_run.failure_line(error)}{train_folder.kept(run)}", file=sys.stderr)
@@ -58,28 +58,27 @@ def _import_early() -> None:
         server.start_fork_server()
 
 
-def _alone(run: TrainRun, batches: Batches) -> list[Step]:
+def _alone(run: TrainRun, batches: Batches, choice: Choice) -> list[Step]:
     """Train in this process."""
-    choice = devices.choose(0, 1)
     devices.take(choice)
     return train_run.work(run, batches, choice, sys.stdout.isatty())
 
 
-def _on_pool(run: TrainRun, batches: Batches) -> list[Step]:
+def _on_pool(run: TrainRun, batches: Batches, device: str) -> list[Step]:
     """Train on ranks of our own; what the first one shows is shown at once."""
-    call = packed((_pool_rank, (run, batches, sys.stdout.isatty())))
+    call = packed((_pool_rank, (run, batches, device, sys.stdout.isatty())))
     ranks = list(range(run.ranks))
     try:
-        outcomes = run_task(run.ranks, ranks, timeout=train_run.FIRST_STEP_S, device=None, listen=_hear, call=call)
+        outcomes = run_task(run.ranks, ranks, timeout=train_run.FIRST_STEP_S, device=device, listen=_hear, call=call)
     finally:
         shutdown()
     steps: list[Step] = cloudpickle.loads(outcomes[0].value)
     return steps
 
 
-def _pool_rank(run: TrainRun, batches: Batches, live: bool) -> list[Step]:
+def _pool_rank(run: TrainRun, batches: Batches, device: str, live: bool) -> list[Step]:
     """What each rank of the pool does."""
-    choice = devices.choose(dist.get_rank(), run.ranks)
+    choice = devices.choose(*devices.local_place(), device)
     return train_run.work(run, batches, choice, live)
 
 

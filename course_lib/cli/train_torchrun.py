@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 def train_under_torchrun(overrides: Sequence[str], interrupt: Interrupt) -> NoReturn:
     """Train as one of torchrun's ranks, and end the process: with 0, or with 1 or 2 after a line of the first rank."""
-    choice = devices.join_torchrun()
+    choice = devices.choose_for_training(*devices.local_place())
+    devices.join_torchrun(choice)
     watch(train_run.FIRST_STEP_S)
     try:
         status, line = _attempt(overrides, choice, interrupt)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from course_lib.cli.verify import Asked
 from course_lib.cli.verify_report import BAD_INPUT, say
-from course_lib.ranks import devices
+from course_lib.ranks import devices, switch
 from course_lib.verify.climb import Plan, Trace, climb_rank
 from course_lib.verify.ladder import STEPS, climb_first, judge
 from course_lib.verify.pairs import RUNGS
@@ -59,7 +59,7 @@ def _other_rank(asked: Asked) -> int:
 
 def _climbed(asked: Asked, plan: Plan) -> list[Trace]:
     """Every rank's trace, on the first; the others learn from it what it found out alone."""
-    devices.join_torchrun()
+    devices.join_torchrun(devices.choose(*devices.local_place(), switch.device_kind()))
     found: list[Any] = [plan.adamw, plan.folder]
     dist.broadcast_object_list(found)
     mine = climb_rank(asked.parallel, replace(plan, adamw=found[0], folder=found[1]))

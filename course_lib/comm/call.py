@@ -13,7 +13,6 @@ from course_lib.errors import four_parts
 
 _counts: dict[str, int] = {}
 _cell = 0
-_default: ProcessGroup | None = None
 
 _CALLS_PER_CELL = 2**16
 _CELLS = 2**12
@@ -28,14 +27,8 @@ def start_cell(number: int) -> None:
     rooms.forget()
 
 
-def set_default_group(group: ProcessGroup) -> None:
-    """Let `group=None` mean this group of all ranks in place of PyTorch's default group."""
-    global _default
-    _default = group
-
-
 def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
-    """The group meant by `group`: None is the default group, as in PyTorch, and so is the default group itself.
+    """The group meant by `group`: None is the default group, as in PyTorch.
 
     Raises: ValueError if this rank is not in it, or if there is no group yet.
     """
@@ -57,15 +50,29 @@ def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
                 "call it under `if rank in members`",
             )
         )
-    default = dist.distributed_c10d._get_default_group()
-    return group if group is not None and group is not default else _default or default
+    return group if group is not None else dist.distributed_c10d._get_default_group()
 
 
 def device_of(group: ProcessGroup) -> torch.device:
-    """Where a group's back end takes its tensors from: NCCL from this process's GPU, gloo from main memory."""
-    if dist.get_backend(group) == "nccl":
+    """Where this rank's tensors for a group lie: on its GPU if it computes there or the group carries nothing else."""
+    kinds = _kinds(group)
+    if "cuda" in kinds and ("cpu" not in kinds or torch.get_default_device().type == "cuda"):
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def words_device_of(group: ProcessGroup) -> torch.device:
+    """Where what ranks say to each other about their tensors lies: in main memory, if the group carries that."""
+    return torch.device("cpu") if "cpu" in _kinds(group) else torch.device("cuda", torch.cuda.current_device())
+
+
+def backend_for(group: ProcessGroup, x: torch.Tensor) -> str:
+    """Which back end carries this tensor: a group may have one for CPUs and another one for GPUs."""
+    return str(group._get_backend(x.device).name())
+
+
+def _kinds(group: ProcessGroup) -> set[str]:
+    return {device.type for device in group._device_types}
 
 
 def next_number(group: ProcessGroup) -> int:

@@ -2,7 +2,6 @@
 
 On send and receive a wrong length or dtype is silent garbage or an abort that nobody can catch. So each from-scratch
 collective first exchanges a descriptor of fixed size, outside the ledger, and all ranks raise the same error.
-The exchange takes its memory from where the group's back end wants it; with NCCL that was read, not run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from course_lib.comm.call import device_of
+from course_lib.comm.call import words_device_of
 from course_lib.errors import four_parts
 
 
@@ -47,7 +46,7 @@ def agree(mine: Descriptor, problem: str, group: ProcessGroup) -> None:
 
     Cost: one native all-gather of 10 numbers; one more exchange of objects only if something is wrong.
     """
-    numbers = torch.tensor([*map(_code, vars(mine).values()), int(bool(problem))], device=device_of(group))
+    numbers = torch.tensor([*map(_code, vars(mine).values()), int(bool(problem))], device=words_device_of(group))
     table = [torch.empty_like(numbers) for _ in range(group.size())]
     dist.all_gather(table, numbers, group=group)
     if bool((torch.stack(table) == numbers).all()) and not problem:

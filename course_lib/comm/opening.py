@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, get_backend, get_process_group_ranks
+from torch.distributed import ProcessGroup, ReduceOp, get_process_group_ranks
 
 from course_lib.comm import call as calls
 from course_lib.comm import clock, guard
@@ -142,7 +142,7 @@ def _problem_of_dtype(
         if op == ReduceOp.AVG:
             return four_parts(operation, values, "an average needs floats", "pass x.float(), or use SUM")
         return four_parts(operation, values, "torch has no such reduction", "pass x in a dtype that has, as float32")
-    if algorithm == NATIVE and x.dtype not in _OF_GLOO and get_backend(group) == "gloo":
+    if algorithm == NATIVE and x.dtype not in _OF_GLOO and calls.backend_for(group, x) == "gloo":
         values = f"{x.dtype} with algorithm='native'"
         way_out = f"convert it, or choose {ALGORITHMS[operation][-1]!r}, which sends any bytes"
         return four_parts(operation, values, "gloo's own calls do not know this dtype", way_out)

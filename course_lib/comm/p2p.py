@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.comm import background, clock, label, ledger
+from course_lib.comm import background, carry, clock, label, ledger
 from course_lib.comm import call as calls
 from course_lib.comm.rooms import Room, give_back, take
 from course_lib.comm.switches import active
@@ -101,11 +101,11 @@ class Port:
         started, what = clock.now_s(), f"isend to {self._names[peer]}"
         timing = clock.ports()
         if timing is None:
-            work = self.group.send([x], self._places[peer], self._tag)
+            work = carry.send(self.group, x, self._places[peer], self._tag)
             return Work(what, lambda: self._end("send", work, x, peer, started))
         start, end = timing.send(x.nbytes, self._names[self.rank], self._names[peer])
-        header = torch.tensor([start], dtype=torch.float64)
-        works = [self.group.send([part], self._places[peer], self._tag) for part in (header, x)]
+        header = torch.tensor([start], dtype=torch.float64, device=calls.words_device_of(self.group))
+        works = [carry.send(self.group, part, self._places[peer], self._tag) for part in (header, x)]
 
         def finish() -> None:
             for work in works:
@@ -122,10 +122,10 @@ class Port:
         started, what = clock.now_s(), f"irecv from {self._names[peer]}"
         timing = clock.ports()
         if timing is None:
-            work = self.group.recv([into], self._places[peer], self._tag)
+            work = carry.recv(self.group, into, self._places[peer], self._tag)
             return Work(what, lambda: self._end("recv", work, into, peer, started))
-        header = torch.empty(1, dtype=torch.float64)
-        works = [self.group.recv([part], self._places[peer], self._tag) for part in (header, into)]
+        header = torch.empty(1, dtype=torch.float64, device=calls.words_device_of(self.group))
+        works = [carry.recv(self.group, part, self._places[peer], self._tag) for part in (header, into)]
 
         def finish() -> None:
             for work in works:
@@ -138,13 +138,13 @@ class Port:
 
     def isend_labelled(self, x: Tensor, peer: int) -> Work:
         """Send the label of `x` ahead of it."""
-        mine = label.of(x, calls.device_of(self.group))
+        mine = label.of(x, calls.words_device_of(self.group))
         announcing = self.group.send([mine], self._places[peer], self._tag)
         return self._tagged(mine).isend(x, peer).begin_with(announcing.wait)
 
     def irecv_labelled(self, into: Tensor, peer: int) -> Work:
         """Receive a label, compare it with `into`, then receive the message."""
-        device = calls.device_of(self.group)
+        device = calls.words_device_of(self.group)
         mine, theirs = label.of(into, device), label.of(into, device)
         announced = self.group.recv([theirs], self._places[peer], self._tag)
 
@@ -204,7 +204,7 @@ class Port:
         yield
         self._note("native", 0 if payload is None else payload.nbytes, None, start, clock.now_s())
 
-    def _end(self, kind: ledger.Kind, work: dist.Work, x: Tensor, peer: int, started: float) -> None:
+    def _end(self, kind: ledger.Kind, work: dist.Work | carry.Copied, x: Tensor, peer: int, started: float) -> None:
         if kind == "recv":
             work.wait(_RECEIVE_LIMIT)
         else:

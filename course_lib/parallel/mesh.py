@@ -19,9 +19,6 @@ _groups: dict[tuple[int, ...], ProcessGroup] = {}  # made once: PyTorch never gi
 def make_mesh(**degrees: int) -> DeviceMesh:
     """A mesh of all ranks with the axes of AXES; one that is not named has one rank. All ranks call it.
 
-    Its groups are our own: `init_device_mesh` takes the default group for an axis of all ranks, and on a group that
-    PyTorch watches, one message between two ranks makes the next collective fail.
-
     Cost: the first mesh of a shape makes its groups, 2 to 15 ms each; a second one takes them over.
     Raises: ValueError, before a group is made, unless the degrees multiply to the number of ranks.
     """
@@ -37,14 +34,12 @@ def make_mesh(**degrees: int) -> DeviceMesh:
     grid = torch.arange(everyone.size()).reshape(shape)
     _groups[tuple(range(everyone.size()))] = everyone
     groups = [_row_of(grid, number) for number in range(len(AXES))]
-    kind = "cuda" if dist.get_backend(everyone) == "nccl" else "cpu"
-    return DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=AXES)
+    return DeviceMesh.from_group(groups, call.device_of(everyone).type, mesh=grid, mesh_dim_names=AXES)
 
 
 def mesh_of(group: ProcessGroup, axis: str) -> DeviceMesh:
     """A mesh of one axis over the ranks of a group: some of all ranks train for themselves."""
-    kind = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-    return DeviceMesh.from_group(group, kind, mesh_dim_names=(axis,))
+    return DeviceMesh.from_group(group, call.device_of(group).type, mesh_dim_names=(axis,))
 
 
 def groups_within(mesh: DeviceMesh, axis: str, parts: int) -> tuple[ProcessGroup, ProcessGroup]:

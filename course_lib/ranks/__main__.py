@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from course_lib.errors import four_parts
-from course_lib.ranks import devices
+from course_lib.ranks import devices, switch
 from course_lib.ranks.transcript import Transcript
 
 
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     function = _find(arguments)
     if "RANK" not in os.environ:
         sys.exit(four_parts(_NAME, "no RANK in the environment", "torchrun sets it", "start it with torchrun -m"))
-    devices.join_torchrun()
+    devices.join_torchrun(devices.choose(*devices.local_place(), switch.device_kind()))
     results: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(function(), results)
     if results is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,10 @@ import cloudpickle
 
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
+from course_lib.ranks import switch
 from course_lib.ranks.pool import MAX_RANKS, Listener, RankPool
 from course_lib.ranks.tasks import Outcome, Task, packed, register_source, typed_sources
-from course_lib.ranks.transcript import Transcript
+from course_lib.ranks.transcript import Transcript, write_out
 
 _pool: RankPool | None = None
 _ledger: Ledger | None = None
@@ -28,6 +28,8 @@ def run_ranks(
     """Call `fn(*args)` on `world_size` processes and return their results in rank order.
 
     `dist` is initialised there: `dist.get_rank()` tells a rank who it is. What the ranks print is shown rank by rank.
+    They compute on `device`, "cpu" or "cuda"; what `%device` or COURSE_LIB_DEVICE say, else the CPU. There the tensors
+    among `args` arrive, and new ones lie; results come back on the CPU.
     Raises: ValueError for an illegal world size, RankError if a rank raises, dies or hangs for `timeout` seconds.
     """
     check_world_size(world_size)
@@ -43,7 +45,7 @@ def run_ranks(
             call=call,
         )
     finally:
-        sys.stdout.write(transcript.text())
+        write_out(transcript.text())
     return [cloudpickle.loads(outcomes[rank].value) for rank in range(world_size)]
 
 
@@ -53,7 +55,7 @@ def run_task(
     """Send one task to some ranks of the pool, keep its ledger, and return the outcomes."""
     global _ledger
     with _turn:
-        pool = _get_pool(world_size, device, listen)
+        pool = _get_pool(world_size, switch.device_kind(device), listen)
         pool.tasks += 1
         pool.has_variables |= "code" in parts
         pickled = parts.get("call") or parts.get("push")  # may hold functions whose lines only the notebook knows
@@ -66,7 +68,7 @@ def run_task(
         return outcomes
 
 
-def _get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool:
+def _get_pool(world_size: int, device: str, listen: Listener) -> RankPool:
     """The process's one pool; another number of ranks, another device or a lost rank replaces it."""
     global _pool
     check_world_size(world_size)
@@ -82,7 +84,8 @@ def _get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool
 
 def is_ready(world_size: int, device: str | None) -> bool:
     """Whether so many processes stand by; if not, the next task begins by starting them, which takes seconds."""
-    return _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == (world_size, device)
+    wanted = world_size, switch.device_kind(device)
+    return _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == wanted
 
 
 def _why_replaced(pool: RankPool, world_size: int) -> str:

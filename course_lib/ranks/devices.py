@@ -1,49 +1,97 @@
-"""Which device a rank computes on, and which back end carries its messages: the one place that chooses."""
+"""Which device a rank computes on, and which back ends carry its messages: the one place that chooses.
+
+A group carries both kinds of tensors wherever there are GPUs: what lies on a CPU goes over gloo, what lies on a GPU
+over NCCL. So a cell that makes CPU tensors runs on any machine, and the cell decides, not the machine.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._device import DeviceContext, _device_constructors
+
+from course_lib.errors import four_parts
+from course_lib.ranks import switch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A rank's device and back end, and what the learner should know about them."""
+    """A rank's device, its group's back ends, and what the learner should know about them."""
 
     device: torch.device
     backend: str
     notice: str = ""
 
 
-def choose(place: int, ranks_here: int, wanted: str | None = None) -> Choice:
-    """NCCL with one GPU for each of this machine's ranks; where GPUs are fewer, the CPU over gloo.
+def gpus_here() -> int:
+    """How many GPUs torch sees on this machine."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
-    `place` is the rank's number on this machine. `wanted` "cpu" leaves GPUs alone; "cuda" lets ranks share one, over
-    gloo through the host's memory.
+
+def choose(local_rank: int, local_size: int, kind: str) -> Choice:
+    """Rank `local_rank` of the `local_size` on this machine computes on the CPU, or on GPU `local_rank % GPUs`.
+
+    With a GPU for each rank, tensors on GPUs go over NCCL; ranks that share one send them through main memory by gloo,
+    since NCCL refuses two ranks on one GPU.
+    Raises: ValueError if `kind` is "cuda" and torch sees no GPU.
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if gpus >= ranks_here and wanted != "cpu":
-        return Choice(device=torch.device("cuda", place), backend="nccl")
-    if gpus and wanted == "cuda":
-        return Choice(device=torch.device("cuda", place % gpus), backend="gloo")
-    notice = ""
-    if gpus and wanted is None:
-        notice = f"{ranks_here} ranks on {gpus} GPU(s): running on CPU over gloo (--device cuda shares)\n"
-    return Choice(device=torch.device("cpu"), backend="gloo", notice=notice)
+    gpus = gpus_here()
+    if kind == "cuda" and not gpus:
+        values, rule = "device=cuda on a machine where torch sees no GPU", "a rank that computes on a GPU needs one"
+        raise ValueError(four_parts("ranks", values, rule, "take cpu, or a machine and a torch with CUDA"))
+    own = gpus >= local_size
+    backend = "gloo" if not gpus else "cpu:gloo,cuda:nccl" if own else "cpu:gloo,cuda:gloo"
+    if kind == "cpu":
+        return Choice(device=torch.device("cpu"), backend=backend)
+    notice = "" if own else f"{local_size} ranks on {_gpus(gpus)}: {_SHARED}\n"
+    return Choice(device=torch.device("cuda", local_rank % gpus), backend=backend, notice=notice)
+
+
+_SHARED = "rank r computes on GPU r modulo their number, and messages go through main memory (gloo)"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count > 1)}"
+
+
+def choose_for_training(local_rank: int, local_size: int) -> Choice:
+    """What was asked for this process, or else a GPU for each rank, or else the CPU: a training run wants speed."""
+    return choose(local_rank, local_size, switch.asked() or ("cuda" if gpus_here() >= local_size else "cpu"))
 
 
 def take(choice: Choice) -> None:
-    """Make the chosen GPU this process's own."""
+    """Make the chosen GPU this process's own, and the place where its new tensors and models lie."""
     if choice.device.type == "cuda":
         torch.cuda.set_device(choice.device)
+        _Home(choice.device).__enter__()  # for as long as this process lives
 
 
-def join_torchrun() -> Choice:
-    """Join the group that torchrun's variables describe."""
-    choice = choose(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
+class _Home(DeviceContext):
+    """torch's default device, but numbers that a generator draws lie where the generator does.
+
+    `torch.set_default_device` asks a CPU generator for GPU numbers and fails, in every DataLoader that shuffles.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if given.get("generator") is not None and given.get("device") is None and func in _device_constructors():
+            given["device"] = given["generator"].device
+        return super().__torch_function__(func, types, args, given)
+
+
+def join_torchrun(choice: Choice) -> None:
+    """Join the group that torchrun's variables describe, on the device that was chosen."""
     take(choice)
     dist.init_process_group(choice.backend)
-    return choice
+
+
+def local_place() -> tuple[int, int]:
+    """This rank's number on its machine, and how many there are, as torchrun and the pool say it."""
+    return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])

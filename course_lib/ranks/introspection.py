@@ -77,3 +77,10 @@ def _stack(frame: FrameType | None) -> list[Frame]:
 def dump_on_signal(path: str) -> None:
     """Make SIGUSR1 write the main thread's stack to `path`, even while C code holds the interpreter lock."""
     faulthandler.register(signal.SIGUSR1, file=open(path, "w"), all_threads=False)  # noqa: SIM115  stays open
+
+
+def dump_on_death(path: str) -> None:
+    """Make the signals of C code, and the one that asks a process to end, write the stack first."""
+    file = open(path, "w")  # noqa: SIM115  stays open
+    faulthandler.enable(file=file, all_threads=False)
+    faulthandler.register(signal.SIGTERM, file=file, all_threads=False, chain=True)

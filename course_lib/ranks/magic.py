@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from typing import Any
 import cloudpickle
 
 from course_lib.errors import four_parts
-from course_lib.ranks import api
+from course_lib.ranks import api, switch
 from course_lib.ranks.report import RankError
 from course_lib.ranks.server import start_fork_server
 from course_lib.ranks.tasks import Outcome, packed
-from course_lib.ranks.transcript import LiveView, Transcript
+from course_lib.ranks.transcript import LiveView, Transcript, write_out
 
 _USAGE = "%%ranks N [--only 0,2] [--timeout 30] [--push a,b] [--pull c,d] [--device cuda]"
 
@@ -80,7 +79,7 @@ def _seconds(value: str) -> float:
 
 
 def _device(value: str) -> str:
-    if value not in ("cpu", "cuda"):
+    if value not in switch.KINDS:
         raise _mistake(f"--device {value}", "the devices are cpu and cuda", "write --device cpu")
     return value
 
@@ -106,9 +105,18 @@ def _mistake(values: str, rule: str, way_out: str) -> ValueError:
 
 
 def register(shell: Any) -> None:
-    """Add `%%ranks` to an IPython shell, and let the fork server import torch until the first such cell comes."""
+    """Add `%%ranks` and `%device` to an IPython shell, and let the fork server import torch until the first such cell comes."""
     start_fork_server()
     shell.register_magic_function(lambda line, cell: _run_cell(shell, line, cell), "cell", "ranks")
+    shell.register_magic_function(_set_device, "line", "device")
+
+
+def _set_device(line: str) -> None:
+    """`%device cuda`: the ranks of all later cells compute on GPUs; `%device cpu`: on CPUs; `%device`: say which."""
+    with _one_line_errors():
+        if line.strip():
+            switch.set_for_process(line.strip())
+        print(f"ranks compute on {switch.device_kind()}")
 
 
 def _run_cell(shell: Any, line: str, cell: str) -> None:
@@ -139,7 +147,7 @@ def _run_cell(shell: Any, line: str, cell: str) -> None:
         raise _with_hint(error, shell.user_ns) from None
     finally:
         live.close()
-        sys.stdout.write(transcript.text())
+        write_out(transcript.text())
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 
+from course_lib.ranks.death import death_file, told
 from course_lib.ranks.entry import start
 from course_lib.ranks.stacks import Whereabouts, dump_file, parse_dump
 from course_lib.ranks.wire import NotebookEnd
@@ -37,6 +38,7 @@ class Member:
     work: NotebookEnd
     lifeline: NotebookEnd
     dump: str  # the file that SIGUSR1 makes it write its stack to
+    last_dump: str  # the file that a deadly signal makes it write its stack to
 
     @property
     def pid(self) -> int:
@@ -56,6 +58,11 @@ class Member:
         self.process.kill()  # it may be too young for a group of its own
         return True
 
+    def death(self) -> str:
+        """What ended the process, as far as that is known."""
+        self.process.join(_ANSWER_LIMIT_S)  # its wire may have ended a moment before it
+        return told(self.process.exitcode, self.last_dump)
+
     def join(self) -> None:
         """Wait until a process that was killed has ended."""
         self.process.join(_JOIN_LIMIT_S)
@@ -66,15 +73,17 @@ class Member:
         self.lifeline.close()
 
 
-def start_members(world_size: int, folder: str, device: str | None) -> Iterator[Member]:
+def start_members(world_size: int, folder: str, device: str) -> Iterator[Member]:
     """Start one process for each rank, one after the other."""
     context = multiprocessing.get_context("forkserver")
     environment = dict(os.environ)
+    master = f"127.0.0.1:{free_port()}"
     with blank_main():
         for rank in range(world_size):
             work, rank_work = socket.socketpair()
             lifeline, rank_lifeline = socket.socketpair()
-            seat = {"rank": rank, "world_size": world_size, "device": device, "folder": folder}
+            seat = {"rank": rank, "world_size": world_size, "local_rank": rank, "local_size": world_size}
+            seat |= {"device": device, "store": f"file://{folder}/store", "master": master, "folder": folder}
             wires = {"work": rank_work, "lifeline": rank_lifeline}
             process = context.Process(target=start, args=(environment,), kwargs={**seat, **wires})
             member = Member(
@@ -83,6 +92,7 @@ def start_members(world_size: int, folder: str, device: str | None) -> Iterator[
                 work=NotebookEnd(work),
                 lifeline=NotebookEnd(lifeline),
                 dump=dump_file(folder, rank),
+                last_dump=death_file(folder, rank),
             )
             try:
                 with rank_work, rank_lifeline:
@@ -91,6 +101,13 @@ def start_members(world_size: int, folder: str, device: str | None) -> Iterator[
                 member.close()
                 raise
             yield member
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -1,16 +1,19 @@
 """Tensors as plain bytes, for objects that ranks exchange or give back: torch pickles each tensor as a file of its own,
-with more bytes around its numbers than these often are, and at many times the cost."""
+with more bytes around its numbers than these often are, and at many times the cost.
+
+Between notebook and ranks tensors change their place: the notebook computes on the CPU, a rank on its device.
+"""
 
 from __future__ import annotations
 
 import io
 from collections import ChainMap
-from pickle import DEFAULT_PROTOCOL
+from pickle import DEFAULT_PROTOCOL, Unpickler
 from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Plain(NamedTuple):
@@ -37,19 +40,53 @@ def plain(x: Tensor) -> Plain:
 
 
 def pickled(content: Any) -> bytes:
-    """Pickled by value where needed, as cloudpickle does, ordinary tensors as their bytes."""
+    """Pickled by value where needed, as cloudpickle does, ordinary tensors as their bytes, all of them for the CPU."""
     file = io.BytesIO()
     _Pickler(file).dump(content)
     return file.getvalue()
 
 
+def unpickled(content: bytes, device: torch.device | str) -> Any:
+    """The objects again, with all their tensors on `device`."""
+    return _Unpickler(io.BytesIO(content), torch.device(device)).load()
+
+
 def _reduced(x: Tensor) -> Any:
     """How to make it again; by torch's own way if there is more to it than numbers in a row."""
+    if x.is_cuda:
+        x = _brought_home(x)
     row = x.device.type == "cpu" and x.layout is torch.strided and x.is_contiguous()
     if not row or x.requires_grad or x.is_neg() or x.is_conj() or x.is_quantized or vars(x):
         return x.__reduce_ex__(DEFAULT_PROTOCOL)
     return Plain.tensor, (plain(x),)
 
 
+def _reduced_parameter(x: nn.Parameter) -> Any:
+    """A parameter by torch's own way, from main memory."""
+    home = nn.Parameter(_brought_home(x), x.requires_grad) if x.is_cuda else x
+    return home.__reduce_ex__(DEFAULT_PROTOCOL)
+
+
+def _brought_home(x: Tensor) -> Tensor:
+    return x.detach().cpu().requires_grad_(x.requires_grad)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table = ChainMap({Tensor: _reduced}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table = ChainMap({Tensor: _reduced, nn.Parameter: _reduced_parameter}, cloudpickle.Pickler.dispatch_table)
+
+
+class _Unpickler(Unpickler):
+    """torch pickles a tensor's memory as a file, which it loads to where it came from: here it loads it elsewhere."""
+
+    def __init__(self, file: io.BytesIO, device: torch.device) -> None:
+        super().__init__(file)
+        self._device = device
+
+    def find_class(self, module: str, name: str) -> Any:
+        """As usual, but for torch's own loader."""
+        if (module, name) == ("torch.storage", "_load_from_bytes"):
+            return self._load
+        return super().find_class(module, name)
+
+    def _load(self, file: bytes) -> Any:
+        return torch.load(io.BytesIO(file), map_location=self._device, weights_only=False)

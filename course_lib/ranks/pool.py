@@ -32,7 +32,7 @@ class RankPool:
     Raises: OSError in four parts if the system refuses; RankError if a rank does not start.
     """
 
-    def __init__(self, world_size: int, device: str | None = None) -> None:
+    def __init__(self, world_size: int, device: str) -> None:
         self.world_size = world_size
         self.device = device
         self.tasks = _START
@@ -97,7 +97,7 @@ class RankPool:
             raise
         finally:
             for rank in sorted(self._late):
-                listen(None, f"rank {rank}: what a thread or process of an earlier task printed is left out\n")
+                listen(None, f"rank {rank}: what a thread or process of an earlier task said is left out\n")
             self._late.clear()
         return outcomes
 
@@ -163,8 +163,14 @@ class RankPool:
             return []
 
     def _heard(self, number: int, member: Member, message: Message, listen: Listener) -> Outcome | None:
-        """Pass on what was printed, return an answer; only the rank's own process answers, and only this task."""
+        """Pass on what was printed, return an answer; only the rank's own process answers, and only this task.
+
+        What a process that an earlier task forked has to say comes late, and is no fault of this task.
+        """
         if message.kind != Kind.OUTPUT:
+            if message.process != member.pid and message.number < number:
+                self._late.add(member.rank)
+                return None
             if (message.number, message.process) != (number, member.pid):
                 self.kill()
                 raise report.stray_error(member.rank, member.pid, message)
@@ -190,10 +196,14 @@ class RankPool:
             return
         there = [self._members[rank] for rank in ranks if rank not in self._ended]
         found = members.where(there, number)
+        deaths = {rank: self._members[rank].death() for rank, failure in failures.items() if failure is None}
+        finished = [rank for rank in ranks if rank in outcomes and rank not in failures]
         lost = bool(waiting) or None in failures.values() or not self._in_step()
         if lost:
             self.kill()
-        raise report.run_error(failures, found, waiting, lost=lost, limit=limit, world_size=len(ranks))
+        raise report.run_error(
+            failures, found, waiting, deaths=deaths, finished=finished, lost=lost, limit=limit, world_size=len(ranks)
+        )
 
     def _in_step(self) -> bool:
         """Whether all ranks still pass a barrier together after a failed task."""

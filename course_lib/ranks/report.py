@@ -44,20 +44,26 @@ def run_error(
     found: Mapping[int, Whereabouts],
     waiting: list[int],
     *,
+    deaths: Mapping[int, str],
+    finished: list[int],
     lost: bool,
     limit: Limit,
     world_size: int,
 ) -> RankError:
-    """The error of a run on `world_size` ranks that did not end well; `found` says where the ranks are."""
-    places = [where_all_wait({rank: found[rank] for rank in waiting if rank in found}), *_threads(found)]
-    rest = "; ".join(filter(None, places))
+    """The error of a run on `world_size` ranks that did not end well.
+
+    `found` says where the ranks are, `deaths` what ended a process, `finished` who had nothing left to do.
+    """
+    there = {rank: found[rank] for rank in waiting if rank in found}
+    rest = "; ".join(filter(None, [where_all_wait(there), *_threads(found)]))
     if not failures:
-        return RankTimeout(f"{limit}: {rest}", kind="timeout", rank=None, lost=lost)
+        done = f"; {_rank_names(finished)} {'have' if len(finished) > 1 else 'has'} finished" if finished else ""
+        return RankTimeout(f"{limit}: {rest}{done}{_advice(there)}", kind="timeout", rank=None, lost=lost)
     rank = _blame(failures)
     failure = failures[rank]
     rest = f"; {rest}" if rest else ""
     if failure is None:
-        return RankError(f"rank {rank} died (its process ended){rest}", kind="died", rank=rank, lost=lost)
+        return RankError(f"rank {rank} died {deaths[rank]}{rest}", kind="died", rank=rank, lost=lost)
     raised = {number: other for number, other in failures.items() if other is not None}
     text = _raised_message(raised, world_size)
     return RankError(f"{text}{rest}", kind="raised", rank=rank, failure=failure, lost=lost)
@@ -109,6 +115,16 @@ def _waiting_place(found: Whereabouts, groups_differ: bool = False) -> str:
     if not calls:
         return f"at {own.place}{_quoted(own.source)}"
     return f"in {_call_text(calls)}{_group_text(_group(calls), groups_differ)}, {own.place}"
+
+
+def _advice(found: Mapping[int, Whereabouts]) -> str:
+    """What the places teach: a group is made by all ranks, and honest work may take its time."""
+    calls = [_calls(there.frames) for there in found.values()]
+    if any(call and call[0].name == "new_group" for call in calls):
+        return "; every rank calls new_group for every group, also those that are not in it"
+    if any(not call and _last_own(there.frames) for call, there in zip(calls, found.values(), strict=True)):
+        return "; if that is honest work, give it more time: --timeout 300 in a cell, timeout=300 for run_ranks"
+    return ""
 
 
 def _last_own(stack: list[Frame]) -> Frame | None:
@@ -182,11 +198,19 @@ def _raised_message(failures: Mapping[int, Failure], world_size: int) -> str:
     failure = failures[culprit]
     same = [rank for rank, other in failures.items() if _alike(other, failure)]
     who = "all ranks" if 1 < world_size == len(same) else _rank_names(sorted(same))
-    place = ""
-    if failure.frames:
-        last = failure.frames[-1]
-        place = f" at {last.place}{_quoted(last.source)}"
-    return f"{who} failed{place}: {failure.type}: {failure.text}"
+    return f"{who} failed{_places({rank: failures[rank] for rank in sorted(same)})}: {failure.type}: {failure.text}"
+
+
+def _places(failures: Mapping[int, Failure]) -> str:
+    """On which line they failed; ranks that did so on different ones are told apart."""
+    found: dict[str, list[int]] = {}
+    for rank, failure in failures.items():
+        if failure.frames:
+            last = failure.frames[-1]
+            found.setdefault(f"at {last.place}{_quoted(last.source)}", []).append(rank)
+    if len(found) < 2:
+        return "".join(f" {place}" for place in found)
+    return " " + ", ".join(f"{place} ({_rank_names(ranks)})" for place, ranks in found.items())
 
 
 def _own_lines(failure: Failure, rank: int | None) -> list[str]:
@@ -208,7 +232,7 @@ def _alike(one: Failure | None, other: Failure | None) -> bool:
 
 def _communicates(frame: Frame) -> bool:
     path = frame.file.replace("\\", "/")
-    inside = "torch/distributed/" in path or "course_lib/comm/" in path
+    inside = "torch/distributed/" in path or "course_lib/comm/" in path or path.endswith("ranks/watch.py")
     return inside and frame.name != "wrapper" and not frame.name.startswith(("_", "<"))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_lib.ranks import lifeline, server
-from course_lib.ranks.member import blank_main
+from course_lib.ranks.member import blank_main, free_port
 from course_lib.ranks.wire import RankEnd
 
 _AFTER_A_FAILURE_S = 1.0  # for the others to end as well; then they only wait for the one that failed
@@ -44,7 +44,7 @@ def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
     server.start_fork_server()
     folder = Path(server.new_folder())
     (folder / "script.py").write_text(text, encoding="utf-8")
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
     context = multiprocessing.get_context("forkserver")
     wires = [socket.socketpair() for _ in range(world_size)]
@@ -107,9 +107,3 @@ def _end(process: BaseProcess) -> None:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

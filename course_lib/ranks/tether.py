@@ -36,12 +36,26 @@ def leave() -> None:
     At once, without the interpreter's own end: ranks that are stopped or in C code live until then.
     """
     if os.getpid() == _SERVER:
+        _end_what_ranks_started()
         shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
-        address = getattr(forkserver._forkserver, "_forkserver_address", "")
+        address = getattr(forkserver._forkserver, "_forkserver_address", None) or ""  # none yet while it imports
         with suppress(OSError):
             os.unlink(address)
             os.rmdir(os.path.dirname(address))
         os._exit(0)
+
+
+def _end_what_ranks_started() -> None:
+    """End every process that comes from here, whatever session it made for itself: each has the folder's name in the
+    environment that it began with. Linux alone shows it."""
+    mark = f"{FOLDER}={os.environ[FOLDER]}".encode()
+    for entry in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
+        if entry.isdecimal() and int(entry) != _SERVER:
+            with suppress(OSError):
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    marked = mark in file.read().split(b"\0")
+                if marked:
+                    os.kill(int(entry), signal.SIGKILL)
 
 
 gc.disable()

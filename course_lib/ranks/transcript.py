@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from itertools import chain
@@ -59,6 +60,15 @@ class Transcript:
 
     def _line(self, rank: int, mark: str, line: str) -> str:
         return f"rank {rank:>{self._width}} {mark} {line}\n"
+
+
+def write_out(text: str) -> None:
+    """Write to stdout; one that knows fewer letters gets the others as escapes, and the results are not lost."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 class _Text:

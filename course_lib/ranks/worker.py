@@ -24,8 +24,8 @@ from IPython.lib.pretty import pretty
 
 from course_lib.comm import call, ledger
 from course_lib.errors import four_parts
-from course_lib.ranks import devices, groups, introspection, lifeline, patience, stacks
-from course_lib.ranks.plain import pickled
+from course_lib.ranks import at_home, death, devices, groups, introspection, lifeline, patience, stacks
+from course_lib.ranks.plain import pickled, unpickled
 from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
 from course_lib.ranks.wire import RankEnd
 
@@ -36,7 +36,11 @@ class Seat:
 
     rank: int
     world_size: int
-    device: str | None
+    local_rank: int  # among the ranks of its machine: it chooses the GPU
+    local_size: int
+    device: str  # cpu or cuda
+    store: str  # where the ranks of a world meet, as torch's `init_method`
+    master: str  # host:port, for scripts that ask the environment
     folder: str
     work: socket
     lifeline: socket
@@ -74,22 +78,31 @@ def main(seat: Seat) -> None:
     voice = _Voice(work)
     lifeline.watch(RankEnd(seat.lifeline), lambda: cloudpickle.dumps(introspection.whereabouts(voice.left)))
     introspection.dump_on_signal(stacks.dump_file(seat.folder, seat.rank))
+    introspection.dump_on_death(death.death_file(seat.folder, seat.rank))
     sys.stdout = sys.stderr = voice
     patience.answer_by(lambda seconds: work.ask_for_time(seconds, voice.number))
     torch.set_num_threads(1)
+    at_home.say_who(
+        rank=seat.rank,
+        world_size=seat.world_size,
+        local_rank=seat.local_rank,
+        local_size=seat.local_size,
+        master=seat.master,
+    )
     try:
-        device, notice = _join_group(seat)
+        choice = _join_group(seat)
     except Exception as error:
         work.answer(_packed(Outcome(failure=_describe(error))), voice.number)
         return
+    notice = choice.notice
     if not guarded:
         notice += "no prctl on this system: a rank stuck in C code may outlive a killed notebook\n"
-    namespace = _fresh_namespace(seat, device)
+    namespace = _fresh_namespace(seat, choice.device)
     work.answer(_packed(Outcome(value=notice if seat.rank == 0 else "")), voice.number)
-    _attend(work, voice, namespace)
+    _attend(work, voice, namespace, choice.device)
 
 
-def _attend(work: RankEnd, voice: _Voice, namespace: dict[str, Any]) -> None:
+def _attend(work: RankEnd, voice: _Voice, namespace: dict[str, Any], device: torch.device) -> None:
     """Carry out one task after the other. A forked copy of the rank that comes back here has nothing to answer."""
     process = os.getpid()
     while os.getpid() == process:
@@ -98,7 +111,7 @@ def _attend(work: RankEnd, voice: _Voice, namespace: dict[str, Any]) -> None:
         except EOFError:
             return
         voice.number = message.number
-        answer = _packed(_carry_out(cloudpickle.loads(message.content), namespace))
+        answer = _packed(_carry_out(cloudpickle.loads(message.content), namespace, device))
         voice.end_task()
         work.answer(answer, message.number)
 
@@ -112,12 +125,12 @@ def _packed(outcome: Outcome) -> bytes:
     return packed
 
 
-def _join_group(seat: Seat) -> tuple[torch.device, str]:
-    """Take a device, join the default group; return the device and a notice for the learner."""
-    choice = devices.choose(seat.rank, seat.world_size, seat.device)
+def _join_group(seat: Seat) -> devices.Choice:
+    """Take a device and join the default group."""
+    choice = devices.choose(seat.local_rank, seat.local_size, seat.device)
     devices.take(choice)
-    groups.join(choice.backend, f"{seat.folder}/store", seat.rank, seat.world_size)
-    return choice.device, choice.notice
+    groups.join(choice.backend, seat.store, seat.rank, seat.world_size)
+    return choice
 
 
 def _fresh_namespace(seat: Seat, device: torch.device) -> dict[str, Any]:
@@ -129,8 +142,11 @@ def _fresh_namespace(seat: Seat, device: torch.device) -> dict[str, Any]:
     return module.__dict__
 
 
-def _carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
-    """Run one task; an exception becomes part of the outcome, and the ledger's events travel with it."""
+def _carry_out(task: Task, namespace: dict[str, Any], device: torch.device) -> Outcome:
+    """Run one task; an exception becomes part of the outcome, and the ledger's events travel with it.
+
+    What the notebook sends arrives on this rank's device.
+    """
     for name, lines in task.sources.items():
         register_source(name, lines)
     call.start_cell(task.number)
@@ -140,8 +156,8 @@ def _carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
     failure: Failure | None = None
     try:
         if task.push is not None:
-            namespace.update(cloudpickle.loads(task.push))
-        value = _run_cell(task, namespace) if task.code is not None else _run_call(task)
+            namespace.update(unpickled(task.push, device))
+        value = _run_cell(task, namespace) if task.code is not None else _run_call(task, device)
         pulled = pull(task.pull, namespace) if task.pull else None
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: they end the task, not the rank
         failure = _describe(error)
@@ -164,10 +180,10 @@ def _run_cell(task: Task, namespace: dict[str, Any]) -> str | None:
     return None if value is None else pretty(value)
 
 
-def _run_call(task: Task) -> bytes:
+def _run_call(task: Task, device: torch.device) -> bytes:
     """Call the pickled function; its result travels pickled, so that tensors need no shared memory."""
     assert task.call is not None
-    function, args = cloudpickle.loads(task.call)
+    function, args = unpickled(task.call, device)
     return pickled(function(*args))
 
 

@@ -19,7 +19,6 @@ from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
-from course_lib.ranks.groups import plain_default
 from course_lib.training.batches import Batch
 from course_lib.verify.look import Look, copied, hides_gradients, norm_of, read_gradients, state_of
 from course_lib.verify.narrowing import Narrowing, narrowest
@@ -118,10 +117,9 @@ def norms_without_clipping(make: Make, plan: Plan) -> list[float]:
 def climb_rank(make: Make, plan: Plan) -> Trace:
     """SGD, then AdamW, on this rank; every rank is seeded differently, so that equal weights are not luck."""
     rank = dist.get_rank()
-    with plain_default():
-        first = sgd(make, plan, seed=rank)
-        with comm.settings(ledger=False):
-            return first, adamw(make, plan, rank) if plan.adamw else None
+    first = sgd(make, plan, seed=rank)
+    with comm.settings(ledger=False):
+        return first, adamw(make, plan, rank) if plan.adamw else None
 
 
 def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> SgdTrace:

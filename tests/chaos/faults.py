@@ -140,6 +140,6 @@ FAULTS = (
             "target=lambda: [(time.sleep(0.05), print('late')) for _ in range(20)])\n    threading.late.start()\n"
             "else:\n    time.sleep(0.3)"
         ),
-        said=r"^rank 0: what a thread or process of an earlier task printed is left out",
+        said=r"^rank 0: what a thread or process of an earlier task said is left out",
     ),
 )

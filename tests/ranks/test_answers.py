@@ -100,7 +100,7 @@ def test_a_thread_does_not_print_into_the_next_task(capsys):
     run_ranks(chatter, 1)
     capsys.readouterr()
     run_ranks(lambda: (time.sleep(0.3), print("mine")), 1)
-    expected = ["rank 0: what a thread or process of an earlier task printed is left out", "rank 0 │ mine"]
+    expected = ["rank 0: what a thread or process of an earlier task said is left out", "rank 0 │ mine"]
     assert capsys.readouterr().out.splitlines() == expected
 
 
@@ -113,7 +113,7 @@ def test_a_timer_is_of_the_task_that_set_it_an_executor_of_those_that_use_it(cap
     run_ranks(set_both, 1)
     capsys.readouterr()
     run_ranks(lambda: (threading.workers.submit(print, "second").result(), time.sleep(0.4)), 1)
-    expected = ["rank 0: what a thread or process of an earlier task printed is left out", "rank 0 │ second"]
+    expected = ["rank 0: what a thread or process of an earlier task said is left out", "rank 0 │ second"]
     assert capsys.readouterr().out.splitlines() == expected
 
 

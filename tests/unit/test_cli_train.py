@@ -313,29 +313,22 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "ranks", "wanted", "device", "backend"),
+    ("gpus", "ranks", "asked", "device", "backend"),
     [
-        (0, 1, None, "cpu", "gloo"),
-        (1, 1, None, "cuda:0", "nccl"),
-        (4, 3, None, "cuda:0", "nccl"),
-        (4, 1, "cpu", "cpu", "gloo"),
-        (1, 2, None, "cpu", "gloo"),
-        (1, 2, "cuda", "cuda:0", "gloo"),
-        (0, 2, "cuda", "cpu", "gloo"),
+        (0, 1, "", "cpu", "gloo"),
+        (1, 1, "", "cuda:0", "cpu:gloo,cuda:nccl"),
+        (4, 3, "", "cuda:0", "cpu:gloo,cuda:nccl"),
+        (4, 1, "cpu", "cpu", "cpu:gloo,cuda:nccl"),
+        (1, 2, "", "cpu", "cpu:gloo,cuda:gloo"),
+        (1, 2, "cuda", "cuda:0", "cpu:gloo,cuda:gloo"),
     ],
 )
-def test_a_gpu_for_each_rank_or_none_at_all(monkeypatch, gpus, ranks, wanted, device, backend):
+def test_training_takes_a_gpu_for_each_rank_or_what_is_asked(monkeypatch, gpus, ranks, asked, device, backend):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    choice = devices.choose(0, ranks, wanted)
+    monkeypatch.setenv("COURSE_LIB_DEVICE", asked)
+    choice = devices.choose_for_training(0, ranks)
     assert (str(choice.device), choice.backend) == (device, backend)
-    assert ("GPU(s): running on CPU" in choice.notice) == (0 < gpus < ranks and wanted is None)
-
-
-def test_the_second_of_two_ranks_has_the_second_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert str(devices.choose(1, 2).device) == "cuda:1"
 
 
 def test_the_degrees_are_those_that_torchrun_started(monkeypatch):

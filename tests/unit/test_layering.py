@@ -36,7 +36,7 @@ FORBIDDEN = {
     *(("viz", runs) for runs in ("parallel", "training")),  # a picture draws facts
 }
 COSTS = {"model": (), "comm": ("model",), "published": ("model",), "sweep": ("model", "comm", "published")}
-ALLOWED_OF_COMM_IN_RANKS = {"ledger", "call"}
+ALLOWED_OF_COMM_IN_RANKS = {"ledger", "call", "switches"}
 CHAPTER = re.compile(r"course_lib\.checks\.(module_\d+)\b")
 DRAWING = ("drawsvg", "fontTools", "ipywidgets", "matplotlib")
 
@@ -84,7 +84,7 @@ def violations(module, text):
         if upward:
             yield f"{module} imports upward: {name}"
         if (here, rest[0]) == ("ranks", "comm") and rest[1:2] and rest[1] not in ALLOWED_OF_COMM_IN_RANKS:
-            yield f"{module} imports {name}; ranks may use comm's ledger and call only"
+            yield f"{module} imports {name}; ranks may use comm's ledger, call and switches only"
 
 
 def crosses_chapters(module, name):

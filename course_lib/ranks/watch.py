@@ -1,0 +1,212 @@
+"""Before PyTorch's own collectives move data, the ranks compare what they are about to do.
+
+A collective in one branch, another shape, dtype or order is silent garbage otherwise, or an abort that nobody can
+catch. PyTorch's remedy, `TORCH_DISTRIBUTED_DEBUG=DETAIL`, wraps the default group: DistributedDataParallel crashes on a
+wrapped group (torch 2.13), and a message between two ranks spoils the count of the next collective. So this comparison
+stands one level lower, where all of PyTorch meets: `dist.all_reduce`, DDP, FSDP2, DTensor and checkpoints end in the
+same few operators of `c10d`, and each of them asks here first.
+
+The package's own collectives have compared already (`comm.guard`), or were told not to (`comm.settings(guard=False)`).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+import course_lib
+from course_lib.comm.switches import active
+from course_lib.errors import four_parts
+from course_lib.ranks.stacks import is_own_file
+
+_ALIKE = {  # by operator of c10d: what a learner calls it, and the argument whose tensors are alike on all ranks
+    "allreduce_": ("all_reduce", "tensors"),
+    "allreduce_coalesced_": ("all_reduce", "tensors"),
+    "broadcast_": ("broadcast", "tensors"),
+    "reduce_": ("reduce", "tensors"),
+    "allgather_": ("all_gather", "input_tensors"),
+    "_allgather_base_": ("all_gather_into_tensor", "input_tensor"),
+    "allgather_coalesced_": ("all_gather", "input_list"),
+    "allgather_into_tensor_coalesced_": ("all_gather_into_tensor", "inputs"),
+    "reduce_scatter_": ("reduce_scatter", "output_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter_tensor", "output_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_tensor", "outputs"),
+    "gather_": ("gather", "input_tensors"),
+    "scatter_": ("scatter", "output_tensors"),
+    "alltoall_": ("all_to_all", ""),  # ranks may send each other different lengths
+    "alltoall_base_": ("all_to_all_single", ""),
+    "barrier": ("barrier", ""),
+}
+_COMM = os.path.join(os.path.dirname(course_lib.__file__), "comm", "")
+_OF_TORCH = (f"{os.sep}torch{os.sep}distributed{os.sep}", f"{os.sep}torch{os.sep}nn{os.sep}parallel{os.sep}")
+_BACKWARD = "_engine_run_backward"
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+_kept: list[object] = []  # the library whose operators these are: they are gone with it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What a rank says it is about to do; every field must be the same on all ranks of the group."""
+
+    operation: str
+    caller: str  # by which call of the learner's: a metric's all-reduce is not that of DDP's gradients
+    device: str = ""
+    dtype: str = ""
+    shape: str = ""
+    reduction: str = ""
+    root: int = -1
+    ranks: str = ""  # of the group that new_group is to make
+
+    @property
+    def call(self) -> str:
+        """`all_reduce`, or `all_reduce in backward()`."""
+        return self.operation if self.caller == self.operation else f"{self.operation} in {self.caller}"
+
+    def codes(self) -> list[int]:
+        """A number for each field, equal on all ranks for equal values, which Python's own hash of a text is not."""
+        return [x if isinstance(x, int) else zlib.crc32(x.encode()) for x in vars(self).values()]
+
+
+_CALL = ("operation", "caller")
+_WAY_OUT = {
+    **dict.fromkeys(_CALL, "let every rank make the same calls in the same order: look at loops and at every `if`"),
+    "device": "put the tensor on the same kind of device on every rank",
+    "dtype": "convert to one dtype first, for example x.float()",
+    "shape": "pass tensors of the same shape on every rank",
+    "ranks": "call dist.new_group for every group on every rank, also on those that are not in it",
+}
+
+
+def install() -> None:
+    """Let every collective of this process, from whichever part of PyTorch, compare first. Cost: 1 ms, once.
+
+    An operator's call passes one dispatch key after the other, down to that of the device. `BackendSelect` is the last
+    one before it, it is passed in every mode of autograd, and no collective uses it.
+    """
+    library = torch.library.Library("c10d", "IMPL")
+    _kept.append(library)
+    for operator in _ALIKE:
+        library.impl(operator, _Watched(operator), "BackendSelect", with_keyset=True)
+
+
+class _Watched:
+    """An operator that compares before it does what it always did."""
+
+    def __init__(self, operator: str) -> None:
+        self._operator = getattr(torch.ops.c10d, operator).default
+        self._name, self._alike = _ALIKE[operator]
+        self._names = [argument.name for argument in self._operator._schema.arguments]
+
+    def __call__(self, keys: torch._C.DispatchKeySet, *args: Any, **options: Any) -> Any:
+        given = dict(zip(self._names, args, strict=False)) | options
+        group = ProcessGroup.unbox(given["process_group"])
+        if active.guard and group.size() > 1 and (caller := _caller()) is not None:
+            Comparison(self._words(given, caller, group), group).compare()
+        return self._operator.redispatch(keys & _BELOW, *args, **options)  # which lets Python's other threads run
+
+    def _words(self, given: dict[str, Any], caller: str, group: ProcessGroup) -> Words:
+        alike = list(_tensors(given.get(self._alike)))
+        root = given.get("root_rank")
+        return Words(
+            operation=self._name,
+            caller=caller or self._name,
+            device=alike[0].device.type if alike else "",
+            dtype=_listed(str(x.dtype).removeprefix("torch.") for x in alike),
+            shape=_listed(str(tuple(x.shape)) for x in alike),
+            reduction=str(given["reduce_op"].op()).rpartition(".")[2] if "reduce_op" in given else "",
+            root=-1 if root is None else dist.get_process_group_ranks(group)[root],
+        )
+
+
+class Comparison:
+    """The ranks of a group exchange their words; `what` tells the report of a hang what a rank waits in."""
+
+    def __init__(self, mine: Words, group: ProcessGroup) -> None:
+        self._mine, self._group = mine, group
+        self.what = mine.call
+
+    def compare(self) -> None:
+        """Raise the same ValueError on all ranks unless all say the same.
+
+        It waits for all of them, as the collective after it will. A group that carries no main memory is left alone.
+        Cost: one all-gather of 8 numbers; two more only if something is wrong.
+        """
+        if not any(device.type == "cpu" for device in self._group._device_types):
+            return
+        codes = self._gathered(torch.tensor(self._mine.codes(), device="cpu"))
+        if all(torch.equal(codes[0], other) for other in codes):
+            return
+        packed = torch.frombuffer(bytearray(pickle.dumps(self._mine)), dtype=torch.uint8)
+        lengths = [int(x) for x in self._gathered(torch.tensor([len(packed)], device="cpu"))]
+        padded = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
+        padded[: len(packed)] = packed
+        words = [pickle.loads(bytes(x[:n].tolist())) for x, n in zip(self._gathered(padded), lengths, strict=True)]
+        raise ValueError(_mismatch(dict(zip(dist.get_process_group_ranks(self._group), words, strict=True))))
+
+    def _gathered(self, mine: Tensor) -> list[Tensor]:
+        """Every rank's tensor. The back end is asked directly: through `dist` this would come here again."""
+        everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
+        self._group._get_backend(torch.device("cpu")).allgather([everyone], [mine]).wait()
+        return everyone
+
+
+def _mismatch(words: dict[int, Words]) -> str:
+    """Name the first field that differs, and who has which value."""
+    for field in fields(Words):
+        owners: dict[str, list[int]] = {}
+        for rank, said in words.items():
+            owners.setdefault(said.call if field.name in _CALL else str(getattr(said, field.name)), []).append(rank)
+        if len(owners) > 1:
+            values = " and ".join(f"{value} on {_rank_names(ranks)}" for value, ranks in owners.items())
+            way_out = _WAY_OUT.get(field.name, f"pass the same {field.name} on every rank")
+            if field.name in _CALL:
+                return four_parts("collective", values, "all ranks of a group make the same collective", way_out)
+            name, rule = words[min(words)].operation, f"all ranks call it with the same {field.name}"
+            return four_parts(name, f"{field.name} is {values}", rule, way_out)
+    raise AssertionError("two ranks' words have different codes and the same fields")
+
+
+def _caller() -> str | None:
+    """The learner's call that led here: `all_reduce`, or `backward()` of a wrapped model. None: the package's own."""
+    frame: FrameType | None = sys._getframe(2)
+    found = ""
+    while frame is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file.startswith(_COMM):
+            return None
+        if name == _BACKWARD:
+            return "backward()"
+        if is_own_file(file):
+            return found
+        if any(part in file for part in _OF_TORCH) and name != "wrapper" and not name.startswith(("_", "<")):
+            found = name
+        frame = frame.f_back
+    return "backward()"  # autograd's threads on GPUs have no frame of anybody's
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    """The tensors of an argument, however deep its lists are."""
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, (list, tuple)):
+        for one in found:
+            yield from _tensors(one)
+
+
+def _listed(texts: Iterator[str]) -> str:
+    return ", ".join(texts)
+
+
+def _rank_names(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
