@@ -24,6 +24,7 @@ from course_lib.ranks import lifeline, server
 from course_lib.ranks.member import blank_main, free_port
 from course_lib.ranks.wire import RankEnd
 
+_HERE = "127.0.0.1"
 _AFTER_A_FAILURE_S = 1.0  # for the others to end as well; then they only wait for the one that failed
 
 
@@ -44,13 +45,15 @@ def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
     server.start_fork_server()
     folder = Path(server.new_folder())
     (folder / "script.py").write_text(text, encoding="utf-8")
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    port = free_port()
+    shared = {**os.environ, "MASTER_ADDR": _HERE, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
     context = multiprocessing.get_context("forkserver")
     wires = [socket.socketpair() for _ in range(world_size)]
     processes = [
         context.Process(
-            target=_take_part, args=(str(folder), rank, wire, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)))
+            target=_take_part,
+            args=(str(folder), rank, wire, port, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))),
         )
         for rank, (_, wire) in enumerate(wires)
     ]
@@ -71,7 +74,7 @@ def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
     ]
 
 
-def _take_part(folder: str, rank: int, wire: socket.socket, environment: dict[str, str]) -> None:
+def _take_part(folder: str, rank: int, wire: socket.socket, port: int, environment: dict[str, str]) -> None:
     """The process of one rank, which ends with the notebook as a rank of the pool does."""
     server.forget_fork_server()
     os.setpgid(0, 0)
@@ -82,7 +85,16 @@ def _take_part(folder: str, rank: int, wire: socket.socket, environment: dict[st
         os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), number)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
     sys.argv = ["script.py"]
+    store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it
     runpy.run_path(f"{folder}/script.py", run_name="__main__")
+
+
+def _open_store(port: int) -> object:
+    """The store at which the script's processes meet, as torchrun opens one. torch's own listens to every network."""
+    from torch.distributed import TCPStore
+
+    listener = socket.create_server((_HERE, port))
+    return TCPStore(_HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _wait(processes: Sequence[BaseProcess], timeout: float) -> None:

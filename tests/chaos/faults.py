@@ -34,7 +34,7 @@ FAULTS = (
         name="SIGKILL",
         done="rank 1 is killed, the others wait for it",
         code="import os\nif rank == 1:\n    os.kill(os.getpid(), 9)\ndist.barrier()",
-        said=r"^RankError: rank 1 died \(its process ended\).*restarted",
+        said=r"^RankError: rank 1 died \(its process ended by SIGKILL: .*\).*restarted",
         lost=VARIABLES,
         within_s=4.0,
     ),

@@ -194,9 +194,7 @@ def test_mismatched_native_collectives_raise_instead_of_aborting():
     def mismatch():
         dist.all_reduce(torch.ones(1 + dist.get_rank()))
 
-    with pytest.raises(
-        RankError, match=r"all_reduce: shape is \(1,\) on rank 0 and \(2,\) on rank 1; all ranks call it with the same"
-    ):
+    with pytest.raises(RankError, match=r"all_reduce: shape is \(1,\) on rank 0 and \(2,\) on rank 1; all ranks"):
         run_ranks(mismatch, 2)
     assert len(run_ranks(sum_of_ranks, 2)) == 2
 

@@ -239,7 +239,7 @@ def test_a_rank_that_dies_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(train_run, "load_text", lambda: Died(bytes(range(32, 127)) * 20))
     assert run(*SMALL, "dp=2", f"out={tmp_path}/run") == 1
     err = capsys.readouterr().err
-    assert re.match(r"train: RankError: rank \d died \(its process ended\)", err) and err.count("\n") == 1
+    assert re.match(r"train: RankError: rank \d died \(its process ended with status 1\)", err) and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

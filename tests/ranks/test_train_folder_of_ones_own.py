@@ -54,7 +54,7 @@ def run_on_ranks(folder):
         if dist.get_rank() == 0:
             run.out.mkdir()
         dist.barrier()
-        train_run.work(run, train_run.make_batches(run), devices.choose(dist.get_rank(), run.ranks), False)
+        train_run.work(run, train_run.make_batches(run), devices.choose(dist.get_rank(), run.ranks, "cpu"), False)
 
 
 def test_no_rank_ever_has_the_whole_model_of_a_shape(brought):

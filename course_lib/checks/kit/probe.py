@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -62,7 +63,7 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
     if trial.error is not None:
         text = ended_badly(trial.error, exercise.key, row=getattr(case, "row", ()))
         if case.world_size == 1:
-            text = text.replace("rank 0 died (its process ended)", "its process ended").replace("rank 0 ", "it ")
+            text = re.sub(r"rank 0 died (.*?)\((its process ended.*?)\)", r"\2 \1", text).replace("rank 0 ", "it ")
         return text if "not written yet" in text else f"{case}: {text}"
     if unmatched(trial.events):
         drop_pool(case.world_size)  # a message of this run must not reach the next one
