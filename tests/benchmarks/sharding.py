@@ -93,7 +93,7 @@ def take_turns(sequence: int, rounds: int) -> dict[str, list[float]]:
     """On a rank: each round's seconds for a step of each."""
     torch.manual_seed(0)
     whole = Decoder(MODEL)
-    group = dist.new_group()  # without the wrapper that watches the default group
+    group = dist.group.WORLD
     generator = torch.Generator().manual_seed(group.rank())
     tokens = torch.randint(MODEL.vocab_size, (BATCH // group.size(), sequence + 1), generator=generator)
     makers = {"our": (our_fsdp, our_fsdp, our_zero, our_ddp), "their": (their_fsdp, their_fsdp, their_zero, their_ddp)}

@@ -86,6 +86,33 @@ def test_no_process_of_a_script_outlives_a_killed_notebook(tmp_path):
     assert_gone(pids)
 
 
+DAEMON = """
+import subprocess, sys
+from course_lib.ranks import run_ranks
+
+def leave(folder):
+    code = "import os, sys, time; open(f'{sys.argv[1]}/0-{os.getpid()}', 'w').close(); time.sleep(60)"
+    subprocess.Popen([sys.executable, "-c", code, folder], start_new_session=True)
+
+run_ranks(leave, 1, sys.argv[1])
+import time; time.sleep(60)
+"""
+
+
+def test_a_process_that_a_rank_started_in_a_session_of_its_own_ends_with_the_notebook(tmp_path):
+    notebook = subprocess.Popen([sys.executable, "-c", DAEMON, tmp_path], cwd=ROOT)
+    pids = wait_for_pids(tmp_path, 1).values()
+    notebook.kill()
+    notebook.wait()
+    assert_gone(pids)
+
+
+def test_a_program_that_ends_while_the_fork_server_imports_leaves_no_traceback():
+    code = "from course_lib.ranks.server import start_fork_server; start_fork_server()"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_what_a_rank_forked_ends_with_the_pool(tmp_path):
     def fork_and_wait(folder):
         if os.fork() == 0:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
-from course_lib.ranks import RankError, RankTimeout, ledger, run_ranks
+from course_lib.ranks import RankError, RankTimeout, ledger, run_ranks, shutdown
 from course_lib.ranks.tasks import typed_sources
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +71,23 @@ def test_output_is_one_block_in_rank_order(capsys):
     run_ranks(speak, 3)
     expected = [f"rank {rank} │ {line}" for rank in range(3) for line in ("hello", f"from {rank}")]
     assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_stream_of_few_letters_loses_no_result():
+    code = "from course_lib.ranks import run_ranks; print(run_ranks(lambda: print('é') or 7, 1))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0 and ran.stdout.splitlines()[-1] == "[7]" and "xe9" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("interface", "said"), [("eth7", "no address on the network interface 'eth7'; .*GLOO_SOCKET_IFNAME.*; unset that")]
+)
+def test_an_interface_that_is_not_there_is_named_with_its_variable(monkeypatch, interface, said):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+    shutdown()
+    with pytest.raises(RankError, match=said):
+        run_ranks(sum_of_ranks, 2)
 
 
 def test_a_rank_that_raises_is_named_and_the_waiting_are_released():

@@ -22,10 +22,31 @@ time.sleep(60)
 """
 
 
+LISTENS = """
+import os, re
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+port = f"{int(os.environ['MASTER_PORT']):04X}"
+for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for line in open(path):
+        fields = line.split()
+        if fields[1].endswith(f":{port}") and fields[3] == "0A":
+            print(fields[1].split(":")[0])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
 def test_each_process_is_told_who_it_is():
     ended = run_script(WHO, 3, timeout=20)
     assert [one.printed.strip() for one in ended] == [f"{rank} {rank} 3 3 __main__" for rank in range(3)]
     assert [(one.status, one.problems) for one in ended] == [(0, "")] * 3
+
+
+def test_nobody_outside_this_machine_reaches_the_store_at_which_they_meet():
+    ended = run_script(LISTENS, 2, timeout=40)
+    assert [(one.status, one.printed.split()) for one in ended] == [(0, ["0100007F"])] * 2, ended  # 127.0.0.1
 
 
 def test_who_only_waits_for_one_that_failed_is_ended_soon_and_what_it_printed_is_kept():
