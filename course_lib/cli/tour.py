@@ -16,7 +16,7 @@ import torch
 from course_lib import ranks
 from course_lib.cli.machine import describe_machine
 from course_lib.cli.proof import Rows, header, written
-from course_lib.ranks.api import check_world_size
+from course_lib.ranks.places import check_world_size
 from course_lib.training.text import describe_text, load_text
 
 _LEGEND = (

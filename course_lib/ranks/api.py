@@ -5,15 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
 
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
-from course_lib.ranks import switch
-from course_lib.ranks.pool import MAX_RANKS, Listener, RankPool
+from course_lib.ranks import places, switch
+from course_lib.ranks.pool import Listener, RankPool
 from course_lib.ranks.tasks import Outcome, Task, packed, register_source, typed_sources
 from course_lib.ranks.transcript import Transcript, write_out
 
@@ -32,7 +32,7 @@ def run_ranks(
     among `args` arrive, and new ones lie; results come back on the CPU.
     Raises: ValueError for an illegal world size, RankError if a rank raises, dies or hangs for `timeout` seconds.
     """
-    check_world_size(world_size)
+    places.check_world_size(world_size)
     transcript = Transcript(world_size)
     call = packed((fn, args))
     try:
@@ -71,7 +71,7 @@ def run_task(
 def _get_pool(world_size: int, device: str, listen: Listener) -> RankPool:
     """The process's one pool; another number of ranks, another device or a lost rank replaces it."""
     global _pool
-    check_world_size(world_size)
+    places.check_world_size(world_size)
     if _pool is not None and is_ready(world_size, device):
         return _pool
     if _pool is not None and _pool.has_variables:
@@ -85,7 +85,9 @@ def _get_pool(world_size: int, device: str, listen: Listener) -> RankPool:
 def is_ready(world_size: int, device: str | None) -> bool:
     """Whether so many processes stand by; if not, the next task begins by starting them, which takes seconds."""
     wanted = world_size, switch.device_kind(device)
-    return _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == wanted
+    if _pool is None or _pool.place is not places.current():
+        return False
+    return _pool.alive and (_pool.world_size, _pool.device) == wanted
 
 
 def _why_replaced(pool: RankPool, world_size: int) -> str:
@@ -97,16 +99,23 @@ def _why_replaced(pool: RankPool, world_size: int) -> str:
     return ""  # the error of the last task has said so
 
 
-def check_world_size(world_size: int) -> None:
-    """Raise the four-part error unless 1 <= world_size <= MAX_RANKS."""
-    if not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
-        message = four_parts(
-            "ranks",
-            f"world_size={world_size!r}",
-            f"a pool has 1 to {MAX_RANKS} ranks",
-            "choose a number in that range",
-        )
-        raise ValueError(message)
+def attach(per_node: int, *, nodes: int | None = None, job: int | None = None, srun: Sequence[str] = ()) -> None:
+    """Take ranks from the nodes of a Slurm allocation from now on, `per_node` from each, until `detach()`.
+
+    Inside a job (salloc, or a notebook that a job runs) its nodes are taken; `job` names another running one; else
+    `nodes` are asked for, with further options of `srun`, as `srun=["--partition=train"]`, and given back by `detach`.
+    `%%ranks n` then has the first n places, one node after the other.
+    Cost: a second or two for srun, and once for torch's import on each node; a cell takes about a millisecond.
+    Raises: ValueError for no such job or too many ranks, OSError if srun or a node fails.
+    """
+    shutdown()
+    places.attach(per_node, nodes=nodes, job=job, srun=srun)
+
+
+def detach() -> None:
+    """Take ranks from this machine again; on the allocation nothing is left running."""
+    shutdown()
+    places.detach()
 
 
 def shutdown() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 
-from course_lib.ranks.stacks import Frame, parse_dump
+from course_lib.ranks.stacks import parse_stack
 
 _MEANS = {
     "SIGKILL": "the system sends it when memory is used up, a batch system or a person to end a process",
@@ -26,17 +25,14 @@ def death_file(folder: str, rank: int) -> str:
 
 
 def told(status: int | None, dump: str) -> str:
-    """What ended a process, and where it was then: "at cell line 3 `…`: SIGSEGV, …".
+    """What ended a process, and where it was then: "at cell line 3 `…` (its process ended by SIGSEGV …)".
 
-    `status` is that of `multiprocessing`: -11 for signal 11, None if nobody knows.
+    `status` is that of `multiprocessing`: -11 for signal 11, None if nobody knows; `dump` is what it wrote last.
 
     >>> told(3, "")
     '(its process ended with status 3)'
     """
-    frames: list[Frame] = []
-    with suppress(OSError):
-        frames = parse_dump(dump)
-    own = next((frame for frame in reversed(frames) if frame.is_own), None)
+    own = next((frame for frame in reversed(parse_stack(dump)) if frame.is_own), None)
     place = f"at {own.place}{f' `{own.source}`' if own.source else ''} " if own is not None else ""
     return f"{place}({_cause(status)})"
 

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from course_lib.errors import four_parts
-from course_lib.ranks import api, switch
+from course_lib.ranks import api, places, switch
 from course_lib.ranks.report import RankError
 from course_lib.ranks.server import start_fork_server
 from course_lib.ranks.tasks import Outcome, packed
@@ -42,7 +42,7 @@ def _parse(line: str) -> _Options:
     if not words:
         raise _mistake("no number of ranks given", "the first word is the number of ranks", "write %%ranks 4")
     world_size = _number(words[0], int, "N")
-    api.check_world_size(world_size)
+    places.check_world_size(world_size)
     given: dict[str, Any] = {}
     for flag, value in zip(words[1::2], [*words[2::2], None], strict=False):
         reader = _READERS.get(flag)
@@ -105,10 +105,15 @@ def _mistake(values: str, rule: str, way_out: str) -> ValueError:
 
 
 def register(shell: Any) -> None:
-    """Add `%%ranks` and `%device` to an IPython shell; the fork server imports torch until the first cell comes."""
+    """Add `%%ranks`, `%device`, `%attach` and `%detach` to an IPython shell.
+
+    The fork server imports torch until the first cell comes.
+    """
     start_fork_server()
     shell.register_magic_function(lambda line, cell: _run_cell(shell, line, cell), "cell", "ranks")
     shell.register_magic_function(_set_device, "line", "device")
+    shell.register_magic_function(_attach, "line", "attach")
+    shell.register_magic_function(lambda line: api.detach(), "line", "detach")
 
 
 def _set_device(line: str) -> None:
@@ -117,6 +122,23 @@ def _set_device(line: str) -> None:
         if line.strip():
             switch.set_for_process(line.strip())
         print(f"ranks compute on {switch.device_kind()}")
+
+
+_ATTACH = "%attach per_node=4 [nodes=2] [job=12345] [srun='--partition=train']"
+
+
+def _attach(line: str) -> None:
+    """`%attach per_node=4`: ranks come from the nodes of a Slurm allocation, until `%detach`; see `ranks.attach`."""
+    with _one_line_errors():
+        given: dict[str, Any] = {}
+        for word in shlex.split(line):
+            name, _, value = word.partition("=")
+            if name not in ("per_node", "nodes", "job", "srun"):
+                raise ValueError(four_parts("%attach", word, "it takes per_node, nodes, job and srun", _ATTACH))
+            given[name] = shlex.split(value) if name == "srun" else _number(value, int, name)
+        if "per_node" not in given:
+            raise ValueError(four_parts("%attach", "no per_node", "it is the number of ranks on each node", _ATTACH))
+        api.attach(**given)
 
 
 def _run_cell(shell: Any, line: str, cell: str) -> None:
@@ -155,8 +177,8 @@ def _one_line_errors() -> Iterator[None]:
     """Let IPython show a mistake in the first line without the stack of this module."""
     try:
         yield
-    except ValueError as error:
-        text = f"ValueError: {error}"
+    except (ValueError, OSError) as error:
+        text = f"{type(error).__name__}: {error}"
         error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
         raise
 

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import socket
 import sys
 import time
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import cloudpickle
 
-from course_lib.ranks.death import death_file, told
 from course_lib.ranks.entry import start
-from course_lib.ranks.stacks import Whereabouts, dump_file, parse_dump
+from course_lib.ranks.processes import Local, Process
+from course_lib.ranks.stacks import Whereabouts
 from course_lib.ranks.wire import NotebookEnd
 from course_lib.units import format_bytes
 
 _ANSWER_LIMIT_S = 0.5
 _DUMP_S = 0.1
-_JOIN_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,47 +31,19 @@ class Member:
     """A rank's process and the notebook's ends of its two wires."""
 
     rank: int
-    process: BaseProcess
+    process: Process
     work: NotebookEnd
     lifeline: NotebookEnd
-    dump: str  # the file that SIGUSR1 makes it write its stack to
-    last_dump: str  # the file that a deadly signal makes it write its stack to
-
-    @property
-    def pid(self) -> int:
-        """The process that alone may answer for this rank."""
-        return self.process.pid or 0
-
-    def end_group(self) -> None:
-        """Kill the process and what it has forked."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def kill(self) -> bool:
-        """End it at once, say whether it still ran. Nothing of a rank is worth a teardown that could itself hang."""
-        if not self.process.is_alive():
-            return False
-        self.end_group()
-        self.process.kill()  # it may be too young for a group of its own
-        return True
-
-    def death(self) -> str:
-        """What ended the process, as far as that is known."""
-        self.process.join(_ANSWER_LIMIT_S)  # its wire may have ended a moment before it
-        return told(self.process.exitcode, self.last_dump)
-
-    def join(self) -> None:
-        """Wait until a process that was killed has ended."""
-        self.process.join(_JOIN_LIMIT_S)
 
     def close(self) -> None:
         """Close the wires."""
         self.work.close()
         self.lifeline.close()
+        self.process.close()
 
 
-def start_members(world_size: int, folder: str, device: str) -> Iterator[Member]:
-    """Start one process for each rank, one after the other."""
+def start_here(world_size: int, folder: str, device: str) -> Iterator[Member]:
+    """Start one process on this machine for each rank, one after the other."""
     context = multiprocessing.get_context("forkserver")
     environment = dict(os.environ)
     master = f"127.0.0.1:{free_port()}"
@@ -88,11 +57,9 @@ def start_members(world_size: int, folder: str, device: str) -> Iterator[Member]
             process = context.Process(target=start, args=(environment,), kwargs={**place, **meeting, **wires})
             member = Member(
                 rank=rank,
-                process=process,
+                process=Local(process, folder, rank),
                 work=NotebookEnd(work),
                 lifeline=NotebookEnd(lifeline),
-                dump=dump_file(folder, rank),
-                last_dump=death_file(folder, rank),
             )
             try:
                 with rank_work, rank_lifeline:
@@ -155,23 +122,12 @@ def _with_transfer(member: Member, found: Whereabouts) -> Whereabouts:
 
 def _dumped(members: list[Member]) -> dict[int, Whereabouts]:
     for member in members:
-        with suppress(ProcessLookupError):
-            os.kill(member.pid, signal.SIGUSR1)
+        member.process.ask_for_stack()
     if members:
         time.sleep(_DUMP_S)
-    return {member.rank: _read_dump(member) for member in members}
+    return {member.rank: _by_dump(member) for member in members}
 
 
-def _read_dump(member: Member) -> Whereabouts:
-    frames = []
-    with suppress(OSError):
-        frames = parse_dump(member.dump)
-    return Whereabouts(frames=frames, standstill="" if frames else f"did not answer{_if_stopped(member.pid)}")
-
-
-def _if_stopped(pid: int) -> str:
-    """Linux tells in `/proc` that a process was stopped."""
-    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        if file.read().rpartition(") ")[2].startswith(("T", "t")):
-            return ": its process was stopped by a signal"
-    return ""
+def _by_dump(member: Member) -> Whereabouts:
+    frames = member.process.stack()
+    return Whereabouts(frames=frames, standstill="" if frames else f"did not answer{member.process.why_silent()}")

@@ -10,13 +10,12 @@ from contextlib import suppress
 import cloudpickle
 
 from course_lib.ranks import member as members
-from course_lib.ranks import report, server
+from course_lib.ranks import places, report, server
 from course_lib.ranks.member import Member
 from course_lib.ranks.patience import Limit
 from course_lib.ranks.tasks import Failure, Outcome, Task
 from course_lib.ranks.wire import Kind, Message
 
-MAX_RANKS = 32
 START_LIMIT_S = 60.0
 _GRACE_S = 1.0  # how long the other ranks may take to end by themselves after one failed
 _LAST_WORDS = 8  # reads of a wire that empty it, whatever it holds
@@ -42,7 +41,8 @@ class RankPool:
         self._waiting: list[tuple[Member, Message]] = []  # came between two tasks
         self._ended: set[int] = set()  # ranks whose process was seen to end
         self._late: set[int] = set()  # ranks of which something came that belongs to an earlier task
-        server.start_fork_server()
+        self.place = places.current()
+        places.prepare()
         self.notice = self._start()
 
     @property
@@ -62,8 +62,8 @@ class RankPool:
         with server.refusals_told():
             self._folder = server.new_folder()
         try:
-            with server.refusals_told():
-                for member in members.start_members(self.world_size, self._folder, self.device):
+            with places.refusals_told():
+                for member in places.start_members(self.world_size, self._folder, self.device):
                     self._members.append(member)
                     self._selector.register(member.work, selectors.EVENT_READ, member)
                     self._selector.register(member.process.sentinel, selectors.EVENT_READ, member)
@@ -140,7 +140,7 @@ class RankPool:
             member: Member = key.data
             if key.fileobj is not member.work:
                 self._selector.unregister(key.fileobj)
-                member.end_group()  # what it forked would go on speaking for it
+                member.process.end_group()  # what it forked would go on speaking for it
                 for _ in range(_LAST_WORDS):
                     yield from self._taken(member)
                 self._ended.add(member.rank)
@@ -168,12 +168,12 @@ class RankPool:
         What a process that an earlier task forked has to say comes late, and is no fault of this task.
         """
         if message.kind != Kind.OUTPUT:
-            if message.process != member.pid and message.number < number:
+            if message.process != member.process.pid and message.number < number:
                 self._late.add(member.rank)
                 return None
-            if (message.number, message.process) != (number, member.pid):
+            if (message.number, message.process) != (number, member.process.pid):
                 self.kill()
-                raise report.stray_error(member.rank, member.pid, message)
+                raise report.stray_error(member.rank, member.process.pid, message)
             outcome: Outcome = cloudpickle.loads(message.content)
             return outcome
         if message.number == number:
@@ -196,7 +196,7 @@ class RankPool:
             return
         there = [self._members[rank] for rank in ranks if rank not in self._ended]
         found = members.where(there, number)
-        deaths = {rank: self._members[rank].death() for rank, failure in failures.items() if failure is None}
+        deaths = {rank: self._members[rank].process.death() for rank, failure in failures.items() if failure is None}
         finished = [rank for rank in ranks if rank in outcomes and rank not in failures]
         lost = bool(waiting) or None in failures.values() or not self._in_step()
         if lost:
@@ -216,8 +216,8 @@ class RankPool:
     def end_processes(self) -> None:
         """Kill every rank, so that a call which another thread is waiting for ends too."""
         server.wake_fork_server()  # it tells that a process has ended
-        for member in [member for member in self._members if member.kill()]:
-            member.join()
+        for member in [member for member in self._members if member.process.kill()]:
+            member.process.join()
 
     def kill(self) -> None:
         """End every rank at once."""

@@ -1,32 +1,11 @@
-"""What the fork server imports, so that the ranks that it forks need not. It alone imports this module, last of all.
-
-A process's first optimizer imports 800 modules, those of torch.compile, which takes a second of computing and 75 MB:
-the server makes one, once for all ranks, before it forks the first of them.
-
-What was imported stays, so garbage collection passes over it: on a rank it would take a tenth of a second each time,
-and write into memory that all ranks share.
-
-No rank interrupts another one that computes, where the system can be told so. Four ranks may share two cores: one that
-is interrupted while it holds the lock of a connection lets gloo's thread beside it spin, and a message takes
-milliseconds instead of a tenth of one.
-"""
+"""The last of what the fork server imports, and it alone: from here on it forks ranks."""
 
 from __future__ import annotations
 
 import atexit
-import gc
-import os
-from contextlib import suppress
-
-import torch
 
 from course_lib.ranks import tether
-from course_lib.ranks import worker as worker
+from course_lib.ranks.warm import warm
 
-torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-gc.freeze()
-gc.enable()
-if hasattr(os, "SCHED_BATCH"):
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+warm()
 atexit.register(tether.leave)  # now, to come before what torch has to do at the end

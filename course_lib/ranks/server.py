@@ -21,7 +21,7 @@ from course_lib.errors import four_parts
 
 FOLDER = "COURSE_LIB_RANKS_FOLDER"  # the environment variable that names it to the server
 
-_QUIET = {  # logs that would stand between what the ranks print
+QUIET = {  # logs that would stand between what the ranks print
     "TORCH_CPP_LOG_LEVEL": "FATAL",  # gloo's lines about a lost rank, which ours names
     "KINETO_LOG_LEVEL": "6",  # a line for each start and end of a profiler
 }
@@ -40,6 +40,11 @@ def preload(*modules: str) -> None:
     _needed.extend(name for name in modules if name not in _needed)
 
 
+def needed() -> list[str]:
+    """What is imported before the first rank is forked, by name."""
+    return list(_needed)
+
+
 def start_fork_server() -> None:
     """Let the fork server import torch, which takes a second or two, while the caller goes on.
 
@@ -49,7 +54,7 @@ def start_fork_server() -> None:
     _stay_on_this_machine()
     with refusals_told():
         folder = _shared_folder()
-        wanted = {**_QUIET, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}  # an optimizer's import makes it
+        wanted = {**QUIET, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}  # an optimizer's import makes it
         with _environment({name: os.environ.get(name, value) for name, value in wanted.items()} | {FOLDER: folder}):
             forkserver.ensure_running()
     wake_fork_server()

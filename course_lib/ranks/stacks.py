@@ -85,10 +85,18 @@ def dump_file(folder: str, rank: int) -> str:
     return os.path.join(folder, f"stack-{rank}")
 
 
-def parse_dump(path: str) -> list[Frame]:
-    """Read the last stack that `faulthandler` wrote into a file, outermost first; empty if it wrote none."""
-    with open(path) as file:
-        found = [_DUMP_LINE.match(line.rstrip("\n")) for line in file]
+def read_dump(path: str) -> str:
+    """What `faulthandler` wrote into a file; empty if there is none."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def parse_stack(dump: str) -> list[Frame]:
+    """The stack that `faulthandler` wrote, outermost first; empty if it wrote none."""
+    found = [_DUMP_LINE.match(line) for line in dump.splitlines()]
     return of_rank([Frame(file=m["file"], line=int(m["line"]), name=m["name"]) for m in found if m][::-1])
 
 

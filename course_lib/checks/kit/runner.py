@@ -16,6 +16,7 @@ import cloudpickle
 import torch.distributed as dist
 
 from course_lib.comm.ledger import Event
+from course_lib.ranks import places
 from course_lib.ranks.pool import START_LIMIT_S, Listener, RankPool
 from course_lib.ranks.report import RankError
 from course_lib.ranks.tasks import Outcome, Task, packed, typed_sources
@@ -65,6 +66,9 @@ def shutdown() -> None:
 
 def _pool(world_size: int) -> RankPool:
     pool = POOLS.pop(world_size, None)
+    if pool is not None and pool.place is not places.current():
+        pool.kill()
+        pool = None
     if pool is None or not pool.alive:
         while POOLS and sum(POOLS) + world_size > MOST_RANKS:
             drop_pool(next(iter(POOLS)))
