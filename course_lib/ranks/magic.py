@@ -179,7 +179,7 @@ def _one_line_errors() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         text = f"{type(error).__name__}: {error}"
-        error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
+        error._render_traceback_ = lambda: [text]  # type: ignore[union-attr]
         raise
 
 

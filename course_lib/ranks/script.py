@@ -91,7 +91,7 @@ def _take_part(folder: str, rank: int, wire: socket.socket, port: int, environme
 
 def _open_store(port: int) -> object:
     """The store at which the script's processes meet, as torchrun opens one. torch's own listens to every network."""
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     listener = socket.create_server((_HERE, port))
     return TCPStore(_HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
