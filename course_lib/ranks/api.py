@@ -28,9 +28,10 @@ def run_ranks(
     """Call `fn(*args)` on `world_size` processes and return their results in rank order.
 
     `dist` is initialised there: `dist.get_rank()` tells a rank who it is. What the ranks print is shown rank by rank.
-    Raises: ValueError for an illegal world size, RankError if a rank raises, dies or hangs for `timeout` seconds.
+    Raises: ValueError for an illegal size or limit, RankError if a rank raises, dies or hangs for `timeout` seconds.
     """
     check_world_size(world_size)
+    _check_timeout(timeout)
     transcript = Transcript(world_size)
     call = packed((fn, args))
     try:
@@ -104,6 +105,13 @@ def check_world_size(world_size: int) -> None:
             "choose a number in that range",
         )
         raise ValueError(message)
+
+
+def _check_timeout(timeout: object) -> None:
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        rule = "a time limit is a number of seconds above 0"
+        way_out = 'write timeout=30, or timeout=float("inf") to wait without one'
+        raise ValueError(four_parts("run_ranks", f"timeout={timeout!r}", rule, way_out))
 
 
 def shutdown() -> None:
