@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import socket
@@ -13,7 +14,7 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpecManager
 from nbformat.sign import NotebookNotary
 
-from tools.copies import CONTENTS, copy_course, for_learners, kernel_metadata
+from tools.copies import CONTENTS, COPIED, copy_course, for_learners, kernel_metadata
 from tools.lab import JUPYTER, lab_command, lab_environment, port_trouble
 from tools.paths import ROOT
 
@@ -153,6 +154,17 @@ def test_what_was_laid_beside_and_put_away_does_not_come_back(tmp_path):
     (work / BESIDE).rename(work / LESSON)
     edit(work / LESSON, "mine, in the new one")
     assert copy_course(source, work).beside == [] and not (work / BESIDE).exists()
+
+
+def test_a_record_of_the_course_s_first_versions_is_understood(tmp_path):
+    source, work = course(tmp_path), tmp_path / "work"
+    copy_course(source, work)
+    noted = {name: hashlib.sha256((work / name).read_bytes()).hexdigest() for name in (LESSON, EXERCISES)}
+    (work / COPIED).write_text(json.dumps(noted))
+    edit(work / EXERCISES, "mine")
+    publish(source, "second version")
+    copies = copy_course(source, work)
+    assert copies.renewed == [LESSON] and len(copies.beside) == 1
 
 
 def test_nothing_is_said_of_an_edit_that_the_course_has_made_too(tmp_path):
