@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -53,6 +53,8 @@ def copy_course(course: Path, work: Path) -> Copies:
     copies = Copies()
     for name, fresh in files_for_learners(course):
         _give(work, name, fresh, given, copies)
+    written = [*copies.added, *copies.renewed, *copies.beside]
+    _sign(work / name for name in written if name.endswith(".ipynb"))
     record.write_text(json.dumps(given, indent=1))
     return copies
 
@@ -88,11 +90,16 @@ def _beside(name: str) -> Iterator[str]:
 
 
 def _write(target: Path, text: str) -> None:
-    """A fresh notebook is signed as trusted, or JupyterLab would warn of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
-    if target.suffix == ".ipynb":
-        NotebookNotary().sign(nbformat.reads(text, as_version=4))
+
+
+def _sign(notebooks: Iterable[Path]) -> None:
+    """Mark fresh notebooks as trusted, or JupyterLab would warn of them."""
+    notary = NotebookNotary()
+    for path in notebooks:
+        notary.sign(nbformat.read(path, as_version=4))
+    notary.store.close()
 
 
 def files_for_learners(course: Path) -> Iterator[tuple[str, str]]:
