@@ -78,7 +78,7 @@ def _give(work: Path, name: str, fresh: str, given: dict[str, str], copies: Copi
 
 
 def _as_noted_at_first(path: Path) -> str:
-    """The digest of all of a file, which the course's first versions noted: who has copies from them keeps them."""
+    """The digest of all of a file: what the course's first versions noted of a copy."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -161,3 +161,12 @@ def test_a_failure_is_told_and_fails(monkeypatch):
     monkeypatch.setattr(wheels, "brings_cuda", no_network)
     row = matrix.row_of(next(version for version in PYTHONS if version != matrix.HERE))
     assert row.lessons == "not run: no package index could be reached" and not row.passed
+
+
+def test_the_page_says_of_each_system_and_python_what_was_found_and_what_was_not_run():
+    found = {str(target): [] for target in wheels.TARGETS} | {str(SOMEWHERE): ["numpy==2.4.6"]}
+    page = matrix.page(found, [matrix.Row(python="3.13.0", lessons="not run: why", rest="passed")])
+    assert "| Linux x86_64 | all wheels | all wheels | all wheels | no wheel of numpy==2.4.6 |" in page
+    assert "| macOS arm64 | all wheels | all wheels | all wheels | all wheels |" in page
+    assert "| 3.13.0 | not run: why | passed |" in page
+    assert "antlr4-python3-runtime (published as source" in page
