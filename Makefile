@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos test-slurm bench trace gpu wild notebooks exercises slides release grade grade-all
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos test-slurm bench trace gpu wild matrix notebooks exercises slides release grade grade-all
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -50,6 +50,9 @@ gpu: setup-dev  ## measure Llama 1B and 8B on this machine's GPU, and climb the 
 
 wild: setup-dev  ## catch the bugs of old releases of real libraries, each in an environment of its own (ONLY=NAME)
 	@$(DEVELOPER) -m tools.wild --only=$(ONLY)
+
+matrix: setup-dev  ## look for wheels for Python 3.11 to 3.14, run first lessons on those that are here (TORCH=…)
+	@$(DEVELOPER) -m tools.matrix
 
 notebooks: setup-dev  ## execute notebooks/src and write the notebooks with their outputs (ONLY=02)
 	@$(DEVELOPER) -m tools.build_notebooks $(ONLY)

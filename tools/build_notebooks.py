@@ -22,7 +22,7 @@ NOTEBOOKS = ROOT / "notebooks"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ASKS = re.compile(r"^ *predict\(", re.MULTILINE)
 METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
 CELL_SECONDS = 120  # above the ranks' own limit of 30 s, so that a hang is explained by them

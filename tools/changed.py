@@ -39,7 +39,7 @@ def affected_tests(changed: Iterable[str], root: Path = ROOT) -> list[str]:
     return [
         str(path.relative_to(root))
         for path in tests
-        if _reached(root, str(path.relative_to(root))) & seeds or any(name in path.read_text() for name in others)
+        if reached(root, str(path.relative_to(root))) & seeds or any(name in path.read_text() for name in others)
     ]
 
 
@@ -51,7 +51,7 @@ def _stand_ins(root: Path, file: str) -> list[str]:
     return [str(path.relative_to(root)) for path in folders[0].glob("*.py")]
 
 
-def _reached(root: Path, file: str) -> set[str]:
+def reached(root: Path, file: str) -> set[str]:
     """Every file that is loaded when `file` runs, itself and pytest's conftest files included."""
     seen: set[str] = set()
     waiting = [file, *(str(path.relative_to(root)) for path in (root / "tests").rglob("conftest.py"))]

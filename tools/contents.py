@@ -15,7 +15,8 @@ _OPENING = """# The course, lesson by lesson
 
 Each lesson begins where the one before it still hurts, so read them in order. The minutes are those of its core path:
 to read it, to run it, and to think of a number before each result. What lies behind *Going deeper* comes on top, and
-you can skip it. `make lab` opens copies of all this without results; here they stand with them."""
+you can skip it. `make lab` opens copies of all this without results; here they stand with them. Of the slides you find
+the text here, and `make slides` makes HTML and PDF of it in `build/slides`."""
 
 
 def contents() -> str:
@@ -40,7 +41,8 @@ def beside(source: Path) -> Iterator[str]:
         links.append(f"[{len(minutes)} exercises](../exercises/release/{source.stem}.ipynb), {sum(minutes)} minutes")
     scripts = sorted((ROOT / "notebooks/scripts").glob(f"{number}_*.py"))
     links += [f"[in PyTorch alone](scripts/{script.name})" for script in scripts]
-    links += [f"[slides](../slides/{deck.name})" for deck in sorted((ROOT / "slides").glob(f"{number}_*.md"))]
+    decks = sorted((ROOT / "slides").glob(f"{number}_*.md"))
+    links += [f"[text of the slides](../slides/{deck.name})" for deck in decks]
     if links:
         yield " · ".join(links)
 

@@ -61,7 +61,7 @@ def head(found: re.Match[str]) -> str:
 
 
 def graded_cells(cell: Any) -> Iterator[Any]:
-    """Behind an answer: a cell for each level of its exercise, which asserts that the level passes."""
+    """Behind an answer: a cell for each level of its exercise, which fails unless the level passes."""
     mark = cell.metadata.get("nbgrader", {})
     if mark.get("solution") and (found := CHECK.search(cell.source)):
         spec = find(found["key"])
@@ -73,17 +73,20 @@ def graded_cells(cell: Any) -> Iterator[Any]:
 
 
 def graded_source(spec: Exercise, level: str, answer: str) -> str:
-    """What a graded cell runs; a function is asked once more with other inputs, where its level says so."""
+    """What a graded cell runs; a function is asked once more with other inputs, where its level says so.
 
-    def passes(seed: str) -> str:
-        return f'assert check("{spec.key}", {answer}, part="{level}"{seed}).passed'
+    Its first line is what JupyterLab shows of a folded cell.
+    """
 
-    lines = ["from course_lib.checks import check", ""]
+    def graded(seed: str) -> str:
+        return f'grade("{spec.key}", {answer}, "{level}"{seed})'
+
+    lines = [f"# Graded: {spec.key} {level}", "from course_lib.checks import grade", ""]
     if isinstance(spec, NumberExercise):
-        return "\n".join([*lines, passes(", seed=GRADE_SEED")])
-    lines.append(passes(""))
+        return "\n".join([*lines, graded(", seed=GRADE_SEED")])
+    lines.append(graded(""))
     if spec.levels[level].again:
-        lines += ["### BEGIN HIDDEN TESTS", passes(", seed=GRADE_SEED + 1"), "### END HIDDEN TESTS"]
+        lines += ["### BEGIN HIDDEN TESTS", graded(", seed=GRADE_SEED + 1"), "### END HIDDEN TESTS"]
     return "\n".join(lines)
 
 

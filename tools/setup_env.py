@@ -13,6 +13,7 @@ import tomllib
 import venv
 from pathlib import Path
 
+from tools import torch_there
 from tools.corpus import fetch_corpus
 from tools.paths import CACHE, DEVELOPER, LEARNER, ROOT, python_of
 from tools.pip import SetupError, run_pip
@@ -20,7 +21,6 @@ from tools.pip import SetupError, run_pip
 PROJECT = ROOT / "pyproject.toml"
 CONSTRAINTS = ROOT / "constraints.txt"
 READY = "course-ready.json"
-NO_NEWS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
 
 
 def main() -> int:
@@ -40,20 +40,22 @@ def main() -> int:
 
 
 def set_up_learner(torch: str) -> None:
-    """Create `.venv` with torch first and alone, then the other packages, then the course itself."""
+    """Create `.venv` with torch first and alone, then the other packages, then the course itself.
+
+    Raises: SetupError if the torch that is there, or that `TORCH=` has brought, is too old.
+    """
+    python = python_of(LEARNER)
     if is_ready(LEARNER, torch):
+        tell_of_torch(torch_version(python))
         return
     create(LEARNER)
-    python = python_of(LEARNER)
     if torch or not torch_version(python):
         wanted = torch_arguments(torch)
         run_pip(python, f"installing {' '.join(wanted)} (large, once)", "install", *wanted)
+    tell_of_torch(torch_version(python))
     pins = pinned_to(torch_version(python))
     run_pip(python, "installing the other packages", "install", "-c", str(pins), *requirements())
     make_visible(LEARNER, ROOT)
-    settings = LEARNER / "share" / "jupyter" / "lab" / "settings"
-    settings.mkdir(parents=True, exist_ok=True)
-    (settings / "overrides.json").write_text(json.dumps(NO_NEWS))
     mark_ready(LEARNER, torch)
 
 
@@ -89,6 +91,15 @@ def pin_of(package: str) -> str:
     """Return the line of `constraints.txt` that pins `package`."""
     lines = CONSTRAINTS.read_text().splitlines()
     return next(line for line in lines if line.startswith(f"{package}=="))
+
+
+def tell_of_torch(version: str) -> None:
+    """Say in one line if it is another torch than the tested one. Raises: SetupError if it is too old."""
+    tested = pin_of("torch").partition("==")[2]
+    if old := torch_there.too_old(version, tested):
+        raise SetupError(old)
+    if other := torch_there.not_tested(version, tested):
+        print(other, flush=True)
 
 
 def pinned_to(torch: str) -> Path:

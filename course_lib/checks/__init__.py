@@ -1,6 +1,6 @@
-"""Exercise checks: `check`, `hint`, scored predictions."""
+"""Exercise checks: `check`, `grade`, `hint`, scored predictions."""
 
-from course_lib.checks.kit.engine import check
+from course_lib.checks.kit.engine import check, grade
 from course_lib.checks.kit.hints import hint
 from course_lib.checks.kit.registry import given
 from course_lib.checks.kit.result import CheckResult

@@ -30,9 +30,10 @@ def run_ranks(
     `dist` is initialised there: `dist.get_rank()` tells a rank who it is. What the ranks print is shown rank by rank.
     They compute on `device`, "cpu" or "cuda"; what `%device` or COURSE_LIB_DEVICE say, else the CPU. There the tensors
     among `args` arrive, and new ones lie; results come back on the CPU.
-    Raises: ValueError for an illegal world size, RankError if a rank raises, dies or hangs for `timeout` seconds.
+    Raises: ValueError for an illegal size or limit, RankError if a rank raises, dies or hangs for `timeout` seconds.
     """
     places.check_world_size(world_size)
+    _check_timeout(timeout)
     transcript = Transcript(world_size)
     call = packed((fn, args))
     try:
@@ -116,6 +117,13 @@ def detach() -> None:
     """Take ranks from this machine again; on the allocation nothing is left running."""
     shutdown()
     places.detach()
+
+
+def _check_timeout(timeout: object) -> None:
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        rule = "a time limit is a number of seconds above 0"
+        way_out = 'write timeout=30, or timeout=float("inf") to wait without one'
+        raise ValueError(four_parts("run_ranks", f"timeout={timeout!r}", rule, way_out))
 
 
 def shutdown() -> None:

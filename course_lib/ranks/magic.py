@@ -167,6 +167,8 @@ def _run_cell(shell: Any, line: str, cell: str) -> None:
         _bring_back(shell.user_ns, options, outcomes)
     except RankError as error:
         raise _with_hint(error, shell.user_ns) from None
+    except KeyboardInterrupt as interrupt:
+        raise _told(interrupt, options) from None
     finally:
         live.close()
         write_out(transcript.text())
@@ -178,9 +180,22 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        text = f"{type(error).__name__}: {error}"
-        error._render_traceback_ = lambda: [text]  # type: ignore[union-attr]
+        _show_as(error, f"{type(error).__name__}: {error}")
         raise
+
+
+def _show_as(error: BaseException, line: str) -> None:
+    error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
+
+
+def _told(interrupt: KeyboardInterrupt, options: _Options) -> KeyboardInterrupt:
+    """Say in one line what became of the ranks: where this module waited for them is not the learner's business."""
+    became = "all ranks were ended, and their variables are gone; the next cell starts new ones"
+    if api.is_ready(options.world_size, options.device):
+        became = "the ranks and their variables are still there"
+    interrupt.args = (f"interrupted; {became}",)
+    _show_as(interrupt, f"KeyboardInterrupt: {interrupt}")
+    return interrupt
 
 
 def _pack(names: dict[str, Any], push: tuple[str, ...]) -> bytes | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+_LONGEST_WAIT_S = 3600.0  # at a time: the system takes no number of seconds that may be infinite
 _PAUSE_S = 1.0  # between two requests of a rank: a step of training may take less than a message
 _ask: Callable[[float], None] | None = None
 _asked_at = 0.0
 
 
 class Limit:
-    """Seconds until a wait is over."""
+    """Seconds until a wait is over; infinitely many for a wait without a limit."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.renewed = seconds, False
@@ -19,8 +20,8 @@ class Limit:
 
     @property
     def left_s(self) -> float:
-        """What is left of them; not above 0 once they are over."""
-        return self._end - time.monotonic()
+        """What may be waited for next; not above 0 once they are over."""
+        return min(self._end - time.monotonic(), _LONGEST_WAIT_S)
 
     def renew(self, seconds: float) -> None:
         """Begin anew: there was progress."""

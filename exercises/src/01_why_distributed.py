@@ -16,6 +16,7 @@
 # The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
 import math
 
 import torch

@@ -18,6 +18,7 @@
 # say the same as the check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
 import torch
 import torch.distributed as dist
 
@@ -63,11 +64,11 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # Each of `p` ranks holds a float32 tensor of `M` bytes. They add it up in two ways, and in a third run rank 0 gives its tensor to all:
 #
-# ```text
-# naive    all ──► rank 0 (sums) ──► all            one partner at a time: a rank has one port
-# ring     chunks of M/p go round                   p-1 steps to be summed, p-1 to be handed out
-# tree     0 ─► 1,   0 ─► 2  1 ─► 3,  ...           broadcast: who has the tensor helps to pass it on
-# ```
+# | way | who sends to whom | how |
+# | --- | --- | --- |
+# | naive | all → rank 0, which sums → all | one partner at a time, because a rank has one port |
+# | ring | chunks of M/p go round | p-1 steps to be summed, and p-1 to be handed out |
+# | tree | 0 → 1, then 0 → 2 and 1 → 3, … | a broadcast: who has the tensor helps to pass it on |
 #
 # On four ranks the root of the naive way receives 3 tensors in 3 steps. In the ring each rank sends 3 chunks, and then 3 more.
 # The tree has reached everybody after 2 steps. The cell below prints *your* p and M.

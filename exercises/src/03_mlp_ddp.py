@@ -18,6 +18,7 @@
 # check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -216,11 +217,11 @@ check("03.4", step, seed=GRADE_SEED)
 # works if all of them shuffle in the same way, and then deal the samples out like cards. Here are 7 samples on 3 ranks:
 #
 # ```text
-# shuffled                4  0  6  2  5  3  1
-# padded                  4  0  6  2  5  3  1  4  0        9 divides by 3: the first ones come again, and again if need be
-# rank 0                  4        2        1
-# rank 1                     0        5        4
-# rank 2                        6        3        0
+# shuffled     4  0  6  2  5  3  1
+# padded       4  0  6  2  5  3  1  4  0     9 divides by 3: the first ones come again,
+# rank 0       4        2        1           and again if need be
+# rank 1          0        5        4
+# rank 2             6        3        0
 # ```
 #
 # Why is it padded? A rank with one sample less would end its epoch a step earlier, and the others would wait for it forever.
@@ -253,7 +254,7 @@ check("03.5", samples_of)
 # Backward completes the last layer's gradients first, so fill the buckets from the last parameter on. This is the 6-4-2 MLP in buckets of 40 bytes<!-- =4 * (2 + 8) -->:
 #
 # ```text
-# model.parameters()   layer1.weight 24    layer1.bias 4    layer2.weight 8    layer2.bias 2
+# model.parameters()   layer1.weight 24   layer1.bias 4   layer2.weight 8   layer2.bias 2
 # bucket 1             layer2.bias 2 + layer2.weight 8  =  10 numbers, 40 bytes: full
 # bucket 2             layer1.bias 4 + layer1.weight 24
 # ```

@@ -17,6 +17,7 @@
 # check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -354,8 +355,8 @@ check("04.7", cuts, seed=GRADE_SEED)
 # The backward of a linear layer y = x weightᵀ + bias computes two things. Another rank waits for the first, and nobody waits for the second:
 #
 # ```text
-# backward_input     the gradient of x                 the stage before cannot go on without it       "B"
-# backward_weight    the gradients of weight and bias  nobody needs them before the optimizer         "W"
+# backward_input     the gradient of x                the stage before waits for it    "B"
+# backward_weight    the gradients of weight, bias    only the optimizer needs them    "W"
 # ```
 #
 # ZB-H1 does the second part later, when the rank would wait anyway. Until then the layer keeps what that part needs, and nothing more.

@@ -20,6 +20,7 @@
 # Where something does not divide by the number of ranks, the parts are those of `torch.tensor_split`: the first ones have one more.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -37,9 +38,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # Three people write one linear map in three ways, and what Megatron calls a column is a row for the other two:
 #
 # ```text
-# mathematics        y = W x            W is (out, in)
-# Megatron           Y = X A            A is (in, out)     column-parallel cuts these columns
-# torch              x @ weight.T       weight is (out, in)
+# mathematics    y = W x           W is (out, in)
+# Megatron       Y = X A           A is (in, out)    column-parallel cuts these columns
+# torch          x @ weight.T      weight is (out, in)
 # ```
 #
 # *Column-parallel* means that each rank computes some of the outputs. *Row-parallel* means that each rank takes some of the inputs.

@@ -18,6 +18,7 @@
 # check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
 from itertools import accumulate
 
 import torch
@@ -156,7 +157,8 @@ check("06.2", Padded)
 # and the same memory once for each rank. In **ZeRO-1** each rank updates its piece alone:
 #
 # ```text
-# whole gradient ──► reduce-scatter ──► my piece of the average ──► Adam ──► my piece ──► all-gather ──► whole weights
+# whole gradient ──► reduce-scatter ──► my piece of the average
+#                ──► Adam ──► my piece ──► all-gather ──► whole weights
 # ```
 #
 # One thing needs care. Gradients are clipped: if the norm of the whole average is above `max_norm`, all of it is multiplied by
@@ -244,8 +246,9 @@ check("06.4", memory, seed=GRADE_SEED)
 # backward it is needed once more, and gathered once more:
 #
 # ```text
-# forward      piece ──► gather ──► y = x Wᵀ ──► forget W
-# backward     piece ──► gather ──► gradients of x and W ──► forget W, reduce-scatter W's gradient
+# forward    piece ──► gather ──► y = x Wᵀ ──► forget W
+# backward   piece ──► gather ──► gradients of x and W ──► forget W, and
+#            reduce-scatter W's gradient
 # ```
 #
 # The place to write that is a `torch.autograd.Function`: what its `forward` does not save is gone when it returns. Each rank has rows of

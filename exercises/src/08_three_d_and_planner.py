@@ -17,6 +17,7 @@
 # check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
 from math import exp, sqrt
 
 import torch
@@ -312,8 +313,8 @@ check("08.6", front)
 # all others wait for it:
 #
 # ```text
-# seconds      0.5  3  7  |  4  4  2  3  |  2  9          three stages, all of speed 1
-# stages          10.5    |      13      |   11           no other cut has a slowest stage below 13
+# seconds      0.5  3  7  |  4  4  2  3  |  2  9       three stages, all of speed 1
+# stages          10.5    |      13      |   11        in no other cut are all below 13
 # ```
 #
 # You could try all cuts of nine layers, but 128 layers on 16 stages have more than 10¹⁹ of them.

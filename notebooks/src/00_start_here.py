@@ -4,6 +4,7 @@
 # Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. Its code comes back at the end, when you can read it.
 
 # %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 import torch
 import torch.distributed as dist

@@ -4,6 +4,7 @@
 # A colleague has a plan. Llama 3.1 70B has 70.55<!-- =model_parameters(load_model("llama3_1_70b")) / 1e9 --> billion parameters. In bfloat16 each of them takes 2 bytes<!-- =find_convention("zero").weights -->, which makes 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, and the lab has two of them. "So they hold the model. Let us train it."
 
 # %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 import copy
 from dataclasses import replace

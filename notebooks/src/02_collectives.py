@@ -6,6 +6,7 @@
 # Everybody could send to rank 0, which adds and sends the sum back. Four ranks do that here, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps 2000 times as long as its message would take, so your processor's own work hardly counts.
 
 # %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 import subprocess
 import sys

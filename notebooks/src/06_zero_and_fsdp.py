@@ -6,6 +6,7 @@
 # Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, 4 each.
 
 # %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 from dataclasses import replace
 from functools import partial

@@ -4,6 +4,7 @@
 # Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want to train a Llama of eight billion parameters on texts of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
 
 # %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 from dataclasses import replace
 from functools import partial

@@ -8,6 +8,7 @@
 # **Predict.** Who is *slowest*? Compare a pipeline's texts with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->.
 
 # %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 from contextlib import chdir
 from dataclasses import replace

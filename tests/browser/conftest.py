@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.browser.lab import CHROMIUM_FLAGS, running_lab
-from tools.lab import copy_notebooks
+from tools.copies import copy_course
 from tools.outside import find_chromium
 from tools.paths import ROOT
 
@@ -20,7 +20,7 @@ def work(tmp_path_factory):
             patch.setenv(name, str(home / name.lower()))
         patch.delenv("PYTHONWARNINGS", raising=False)
         patch.delenv("JUPYTER_PATH", raising=False)
-        copy_notebooks(ROOT, home / "work")
+        copy_course(ROOT, home / "work")
         yield home / "work"
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import nbformat
 from nbformat.reader import NotJSONError
 
-from tools.lab import lab_command
+from tools.lab import lab_command, lab_environment
 
 TOKEN = "browser-test"
 CHROMIUM_FLAGS = [
@@ -37,7 +37,7 @@ def running_lab(folder):
     command = lab_command(str(port), folder, "--no-browser", f"--IdentityProvider.token={TOKEN}")
     told = folder.parent / "lab.log"
     with told.open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=lab_environment())
     try:
         wait_until_up(f"http://127.0.0.1:{port}/api/status?token={TOKEN}", server, told)
         yield f"http://127.0.0.1:{port}"

@@ -13,6 +13,7 @@ from tools import exercise_facts
 from tools.build_exercises import EXERCISES, all_drift, write
 from tools.exercise_text import learner_copy, read_master, solution_copy, stub
 
+WIDEST_DRAWING = 90  # characters
 MASTERS = sorted((EXERCISES / "src").glob("[0-9]*.py"))
 
 
@@ -75,10 +76,27 @@ def test_functions_are_graded_with_other_inputs_as_well(exercise):
     assert len(again) == isinstance(spec, ProbeExercise)
 
 
-def test_graded_cells_import_check_afresh(master):
+def test_graded_cells_say_what_they_are_and_import_grade_afresh(master):
+    """The first line is all that is seen of a folded cell; whoever rebinds `grade` elsewhere changes nothing."""
     for cell in read_master(master).cells:
         if cell.metadata.get("nbgrader", {}).get("grade"):
-            assert cell.source.startswith("from course_lib.checks import check\n")
+            first, second, *_ = cell.source.splitlines()
+            assert re.fullmatch(r"# Graded: \d\d\.\d+ [\w -]+", first)
+            assert second == "from course_lib.checks import grade"
+
+
+def test_the_setup_cell_is_named_in_its_first_line(master):
+    cells = learner_copy(master).cells
+    setup = next(cell for cell in cells if cell.id == "setup")
+    assert setup.source.startswith("# Setup: ")
+    assert setup is next(cell for cell in cells if cell.cell_type == "code")
+
+
+def test_no_drawn_table_is_wider_than_a_narrow_page(master):
+    """JupyterLab at 1300 pixels wraps what is wider, and a table that wraps cannot be read."""
+    shown = [cell.source for cell in learner_copy(master).cells if cell.cell_type == "markdown"]
+    drawn = [block for text in shown for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL)]
+    assert [line for block in drawn for line in block.splitlines() if len(line) > WIDEST_DRAWING] == []
 
 
 def test_the_seed_of_a_course_is_baked_in(master):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
-from course_lib.checks import check, given, hint, predict, score
+from course_lib.checks import check, given, grade, hint, predict, score
 from course_lib.checks import predict as predict_function
 from course_lib.checks.kit import hints as hints_module
 from course_lib.checks.kit import runner
@@ -93,6 +93,24 @@ def test_while_nbgrader_grades_only_the_graded_cells_run(monkeypatch, capsys):
     assert check("02.1", right_numbers("02.1")).levels == ()
     assert capsys.readouterr().out == ""
     assert check("02.1", right_numbers("02.1"), part="ring").passed
+
+
+def test_a_graded_cell_without_its_points_fails_and_is_one_line_in_a_notebook():
+    with pytest.raises(AssertionError) as failed:
+        grade("02.1", right_numbers("02.1") | {"ring_steps": None}, "ring")
+    (line,) = failed.value._render_traceback_()  # what IPython shows
+    assert line == "not yet: 02.1 ring, 0 of 2 points: the check above says why"
+
+
+def test_a_graded_cell_with_its_points_says_so(capsys):
+    grade("02.1", right_numbers("02.1"), "ring")
+    assert capsys.readouterr().out.startswith("02.1 bytes, steps and seconds: passed, 2 of 2 points\n  ok   ring")
+
+
+def test_while_nbgrader_grades_a_graded_cell_says_why(monkeypatch):
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    with pytest.raises(AssertionError, match="^02.1 ring, 0 of 2 points: ring_steps: no number yet$"):
+        grade("02.1", right_numbers("02.1") | {"ring_steps": None}, "ring")
 
 
 def test_what_a_function_prints_is_shown_and_never_on_stderr(capsys):

@@ -66,6 +66,21 @@ def test_a_result_that_takes_long_to_pack_is_no_line_of_the_learner_s():
     )
 
 
+@pytest.mark.parametrize("limit", [float("inf"), 1e308])
+def test_a_limit_may_be_infinite(limit):
+    assert run_ranks(dist.get_rank, 2, timeout=limit) == [0, 1]
+
+
+@pytest.mark.parametrize("limit", [None, 0, -1.0, float("nan"), "30"])
+def test_what_is_no_limit_is_said_in_four_parts(limit):
+    with pytest.raises(ValueError) as refused:
+        run_ranks(dist.get_rank, 2, timeout=limit)
+    assert str(refused.value) == (
+        f"run_ranks: timeout={limit!r}; a time limit is a number of seconds above 0; "
+        'write timeout=30, or timeout=float("inf") to wait without one'
+    )
+
+
 def test_a_fork_server_that_was_stopped_starts_ranks_again():
     run_ranks(int, 1)
     os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)

@@ -148,6 +148,11 @@ class Cluster:
                     os.kill(int(process.name), signal.SIGKILL)
         self._daemons.pop(name).wait()
 
+    def bring_back(self, name: str) -> None:
+        """Start a node that was killed, once its jobs are known to be over."""
+        self._start_node(name)
+        self.wait_for_nodes(len(NODES))
+
     def stop(self) -> None:
         """End all jobs and daemons."""
         for name in [*self._namespaces]:

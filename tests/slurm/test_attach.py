@@ -155,9 +155,8 @@ say(again=told(who)[0])
     finally:
         running.kill()
         running.communicate()
-        cluster._start_node("node2")
-        cluster.run("scontrol", "update", "nodename=node2", "state=resume")
-        cluster.wait_for_nodes(3)
+        cluster.run("scancel", "--user=root")
+        cluster.bring_back("node2")
 
 
 def test_a_cut_wire_is_told_and_healed(cluster):

@@ -59,8 +59,8 @@ def test_every_make_target_says_what_it_does():
         ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     wanted = (
-        "setup lab tour test check chaos test-slurm bench trace gpu wild notebooks exercises slides release grade "
-        "grade-all"
+        "setup lab tour test check chaos test-slurm bench trace gpu wild matrix notebooks exercises slides release "
+        "grade grade-all"
     )
     assert [line.split()[1] for line in listed.splitlines()] == ["help", *wanted.split()]
 
@@ -72,3 +72,13 @@ def test_no_tracked_file_names_this_machine():
     assert len(texts) > 10
     found = {str(path.relative_to(ROOT)): hit[0] for path, text in texts.items() if (hit := MACHINE.search(text))}
     assert found == {}
+
+
+def test_a_wheel_holds_every_file_of_the_package():
+    """Python's own by the packages that setuptools finds, all others by what is listed."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["course_lib"]
+    package = ROOT / "course_lib"
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    listed = {path for pattern in data for path in package.glob(pattern)}
+    assert {str(path) for path in files - listed if path.suffix != ".py"} == set()
+    assert {str(path) for path in files if path.suffix == ".py" and not (path.parent / "__init__.py").exists()} == set()

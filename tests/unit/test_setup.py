@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import json
+import re
 import subprocess
 import sys
 import tarfile
 
 import pytest
 
-from tools import corpus, pip, prerequisites, setup_env
+from tools import corpus, pip, prerequisites, setup_env, torch_there
 from tools.paths import ROOT
 
 
@@ -87,6 +87,55 @@ def test_the_rest_is_chosen_to_fit_the_torch_that_is_there(tmp_path, monkeypatch
     assert "torch==2.14.0+cu130" in lines and "torch==2.13.0" not in lines
 
 
+@pytest.fixture
+def with_torch(tmp_path, monkeypatch):
+    """`with_torch(version)`: set up an environment in which this torch is there already; pip's calls are returned."""
+
+    def set_up(version, asked=""):
+        calls = []
+        monkeypatch.setattr(setup_env, "LEARNER", tmp_path)
+        monkeypatch.setattr(setup_env, "CACHE", tmp_path)
+        monkeypatch.setattr(setup_env, "create", lambda environment: None)
+        monkeypatch.setattr(setup_env, "make_visible", lambda *folders: None)
+        monkeypatch.setattr(setup_env, "torch_version", lambda python: version)
+        monkeypatch.setattr(setup_env, "run_pip", lambda python, what, *arguments: calls.append(what))
+        setup_env.set_up_learner(asked)
+        return calls
+
+    return set_up
+
+
+def test_the_tested_torch_is_taken_without_a_word(with_torch, capsys):
+    assert with_torch("2.13.0+cpu") == ["installing the other packages"]
+    assert capsys.readouterr().out == ""
+
+
+def test_another_torch_is_met_with_a_sentence_at_each_start(with_torch, capsys):
+    line = (
+        "torch 2.14.0+cu130 is in .venv; the course is tested with 2.13.0, so some outputs may differ; "
+        "get that one by: make lab TORCH=torch==2.13.0\n"
+    )
+    assert with_torch("2.14.0+cu130") == ["installing the other packages"]
+    assert capsys.readouterr().out == line
+    assert with_torch("2.14.0+cu130") == []  # ready
+    assert capsys.readouterr().out == line
+
+
+@pytest.mark.parametrize("asked", ["", "torch==2.6.0"])
+def test_a_torch_that_lacks_what_is_imported_is_refused_with_the_way_out(with_torch, asked):
+    wanted = (
+        "torch 2.6.0 in .venv is too old: the course needs 2.7 or newer and is tested with 2.13.0; "
+        "get that one by: make lab TORCH=torch==2.13.0"
+    )
+    with pytest.raises(pip.SetupError, match=re.escape(wanted)):
+        with_torch("2.6.0", asked)
+
+
+@pytest.mark.parametrize("version", ["2.7.0", "2.10.0", "3.0", "2.14.0a0+git1a2b", "unknown"])
+def test_a_newer_torch_or_one_of_one_s_own_is_not_refused(version):
+    assert torch_there.too_old(version, "2.13.0") == "" and torch_there.not_tested(version, "2.13.0")
+
+
 def test_a_finished_environment_is_ready_until_its_versions_change(tmp_path, monkeypatch):
     assert not setup_env.is_ready(tmp_path)
     setup_env.mark_ready(tmp_path, "torch==2.14.0")
@@ -96,11 +145,6 @@ def test_a_finished_environment_is_ready_until_its_versions_change(tmp_path, mon
     changed.write_text("torch==2.13.1\n")
     monkeypatch.setattr(setup_env, "CONSTRAINTS", changed)
     assert not setup_env.is_ready(tmp_path)
-
-
-def test_the_news_popup_is_off():
-    settings = setup_env.LEARNER / "share/jupyter/lab/settings/overrides.json"
-    assert json.loads(settings.read_text()) == setup_env.NO_NEWS
 
 
 def test_a_wrong_archive_is_refused_and_only_told(tmp_path, monkeypatch, capsys):

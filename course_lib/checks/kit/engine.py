@@ -1,4 +1,4 @@
-"""`check`: run an answer, print a short verdict, return the points."""
+"""`check`: run an answer, print a short verdict, return the points; `grade` is its like for graded cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from course_lib.checks.kit.probe import ProbeExercise, why_probe_fails
 from course_lib.checks.kit.registry import Exercise, find
-from course_lib.checks.kit.result import CheckResult, LevelResult
+from course_lib.checks.kit.result import CheckResult, LevelResult, NotYet
 from course_lib.checks.kit.script import ScriptExercise, why_script_fails
 from course_lib.checks.kit.sheet import NumberExercise, judge_numbers
 from course_lib.checks.kit.spec import Level
@@ -24,24 +24,44 @@ def check(
 ) -> CheckResult:
     """Check an answer, a function, a dict of numbers or a script's text, against exercise `"02.3"`; print the verdict.
 
-    A function runs on real ranks only, `timeout` seconds at most per run. `part` names one level (a graded cell);
-    `seed` draws other inputs. While nbgrader grades, calls without `part` do nothing: the graded cells follow.
+    A function runs on real ranks only, `timeout` seconds at most per run. `part` names one level; `seed` draws other
+    inputs. While nbgrader grades, calls without `part` do nothing: the graded cells follow.
     """
+    if part is None and _is_graded():
+        return CheckResult(exercise=exercise, title=find(exercise).title, levels=())
+    result = _judged(exercise, answer, part, seed=seed, timeout=timeout)
+    print(result)
+    if part is None and not result.passed:
+        print(f'For a hint: hint("{exercise}")')
+    return result
+
+
+def grade(exercise: str, answer: Any, part: str, *, seed: int = 0) -> None:
+    """What a graded cell runs: print the verdict on one level of an exercise if it passes.
+
+    Raises: NotYet, which a notebook shows as one line; nbgrader gives no points to a cell that raises.
+    """
+    result = _judged(exercise, answer, part, seed=seed, timeout=_TIMEOUT_S)
+    if not result.passed:
+        why = result.reason if _is_graded() else "the check above says why"
+        raise NotYet(f"{exercise} {part}, {result.points} of {result.possible} points: {why}")
+    print(result)
+
+
+def _is_graded() -> bool:
+    return os.environ.get("NBGRADER_EXECUTION") == "autograde"
+
+
+def _judged(exercise: str, answer: Any, part: str | None, *, seed: int, timeout: float) -> CheckResult:
     spec = find(exercise)
     names = _levels(spec, part)
-    if part is None and os.environ.get("NBGRADER_EXECUTION") == "autograde":
-        return CheckResult(exercise=exercise, title=spec.title, levels=())
     # nbgrader takes any text on stderr for a failure
     with contextlib.redirect_stderr(sys.stdout):
         if isinstance(spec, NumberExercise):
             levels = judge_numbers(spec, answer, names, seed=seed)
         else:
             levels = _run_levels(spec, answer, names, seed=seed, timeout=timeout)
-    result = CheckResult(exercise=exercise, title=spec.title, levels=tuple(levels))
-    print(result)
-    if part is None and not result.passed:
-        print(f'For a hint: hint("{exercise}")')
-    return result
+    return CheckResult(exercise=exercise, title=spec.title, levels=tuple(levels))
 
 
 def _levels(spec: Exercise, part: str | None) -> list[str]:

@@ -20,9 +20,16 @@ class LevelResult:
         return self.points == self.possible
 
 
+class NotYet(AssertionError):
+    """A graded cell without its points, shown in one line: nothing has gone wrong that a stack could explain."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"not yet: {self}"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The outcome of `check`; a graded cell asserts on `.passed`."""
+    """The outcome of `check`."""
 
     exercise: str
     title: str
