@@ -7,18 +7,16 @@ that nothing else uses: what PyTorch makes beside such a tensor, as buckets or g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 aten = torch.ops.aten
 _INSIDE = torch.device("lazy", 0)
-_MIXES = {  # whatever CUDA lets the two kinds of memory do together
-    aten.copy_.default,
-    aten._foreach_copy_.default,
+_COPIES = {aten.copy_.default, aten._foreach_copy_.default}
+_MIXES = _COPIES | {  # whatever CUDA lets the two kinds of memory do together
     aten.index.Tensor,
     aten.index_put_.default,
     aten.index_put.default,
@@ -74,6 +72,13 @@ class GpuTensor(Tensor):
         """Copied first, as CUDA does."""
         return self.detach().cpu().tolist()
 
+    def numpy(self, **_: Any) -> Any:
+        """CUDA's own refusal."""
+        way_out = "Use Tensor.cpu() to copy the tensor to host memory first."
+        raise TypeError(f"can't convert {self.device} device type tensor to numpy. {way_out}")
+
+    __array__ = numpy
+
     def new_tensor(self, data: Any, **options: Any) -> Tensor:
         """Beside this one."""
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **options})
@@ -99,6 +104,9 @@ class GpuTensor(Tensor):
         return f"{self.detach().cpu()!r}"[:-1] + f", device='{self.device}')"
 
 
+GpuTensor.__name__ = "Tensor"  # errors name it
+
+
 def on_gpu(device: torch.device | str | int | None) -> bool:
     """Whether it names a GPU, by the name inside or outside."""
     if device is None:
@@ -115,9 +123,7 @@ def of(memory: Tensor) -> GpuTensor:
 def memory_of(x: Tensor) -> Tensor:
     """An ordinary tensor of the same memory."""
     memory = torch.empty(0, dtype=x.dtype, device="cpu")
-    with torch._C._DisableTorchDispatch():
-        storage, offset, size, stride = x.untyped_storage(), x.storage_offset(), x.size(), x.stride()
-    memory.set_(storage, offset, size, stride)
+    memory.set_(x.untyped_storage(), x.storage_offset(), x.size(), x.stride())
     if x.is_conj():
         memory = torch._conj(memory)
     return torch._neg_view(memory) if x.is_neg() else memory
@@ -125,57 +131,78 @@ def memory_of(x: Tensor) -> Tensor:
 
 def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the operation does with the numbers; its results lie where CUDA's would."""
-    _refuse_mixture(func, args, kwargs)
+    found = list(_tensors((*args, *kwargs.values())))
+    _refuse_mixture(func, args, kwargs, found)
     outside: dict[int, tuple[GpuTensor, Tensor]] = {}
 
-    def unwrapped(x: GpuTensor) -> Tensor:
+    def unwrapped(x: Tensor) -> Tensor:
+        if type(x) is not GpuTensor:
+            return x
         memory = memory_of(x)
         outside[id(memory)] = (x, memory)
         return memory
 
-    args, kwargs = tree_map_only(GpuTensor, unwrapped, (args, kwargs))
-    leaves = kwargs.get("device") is not None and not on_gpu(kwargs["device"])
-    if kwargs.get("device") is not None:
-        kwargs["device"] = torch.device(kwargs["device"] if leaves else "cpu")
+    device = kwargs.get("device")
+    leaves = device is not None and not on_gpu(device)
+    if device is not None and not leaves:
+        kwargs["device"] = torch.device("cpu")
     kwargs.pop("pin_memory", None)
-    result = func(*args, **kwargs)
+    result = func(*_mapped(unwrapped, args), **{name: _mapped(unwrapped, value) for name, value in kwargs.items()})
 
     def wrapped(x: Tensor) -> Tensor:
         if id(x) in outside:
             return _as_now(*outside[id(x)])
-        return x if leaves or isinstance(x, GpuTensor) else of(x)
+        return x if leaves or type(x) is GpuTensor else of(x)
 
-    return tree_map_only(Tensor, wrapped, result)
+    return _mapped(wrapped, result)
+
+
+def _tensors(given: Iterable[Any]) -> Iterator[Tensor]:
+    for one in given:
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from _tensors(one)
+
+
+def _mapped(change: Callable[[Tensor], Tensor], given: Any) -> Any:
+    """The same lists, with every tensor changed."""
+    if isinstance(given, Tensor):
+        return change(given)
+    return type(given)(_mapped(change, one) for one in given) if type(given) in (list, tuple) else given
 
 
 def _as_now(x: GpuTensor, memory: Tensor) -> GpuTensor:
     """An operation in place may have changed the shape as well."""
-    with torch._C._DisableTorchDispatch():
-        same = (x.size(), x.stride(), x.storage_offset()) == (memory.size(), memory.stride(), memory.storage_offset())
-        if not same or x.untyped_storage()._cdata != memory.untyped_storage()._cdata:
+    same = (x.size(), x.stride(), x.storage_offset()) == (memory.size(), memory.stride(), memory.storage_offset())
+    if not same:
+        with torch._C._DisableTorchDispatch():
             x.data = of(memory)
     return x
 
 
-def _refuse_mixture(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise as CUDA does; collectives go by the tensors' own back ends."""
-    if (generator := kwargs.get("generator")) is not None and generator.device.type == "cpu":
+def _refuse_mixture(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
+    """Raise as CUDA does."""
+    generator = kwargs.get("generator")
+    if generator is not None and generator.device.type == "cpu":
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+    others = [x for x in tensors if type(x) is not GpuTensor]
+    if not others or len(others) == len(tensors):
+        return
     if func in _MIXES:
-        if not isinstance(args[0], GpuTensor) and func not in (aten.copy_.default, aten._foreach_copy_.default):
+        if type(args[0]) is not GpuTensor and func not in _COPIES:
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         return
-    tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     strict = func in _ROWS or func.namespace == "c10d" or _writes_main_memory(func, args)
-    others = [x for x in tensors if not isinstance(x, GpuTensor) and (x.dim() or strict)]
-    if others and len(others) < len(tensors):
-        found = f"cuda:{GpuTensor.gpu} and {others[0].device}"
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {found}! ({func})")
+    if strict or any(x.dim() for x in others):
+        devices = f"cuda:{GpuTensor.gpu} and {others[0].device}"
+        text = f"Expected all tensors to be on the same device, but found at least two devices, {devices}!"
+        raise RuntimeError(f"{text} ({func})")
 
 
 def _writes_main_memory(func: Any, args: tuple[Any, ...]) -> bool:
     in_place = func._schema.name.endswith("_") and bool(args)
-    return in_place and isinstance(args[0], Tensor) and not isinstance(args[0], GpuTensor)
+    return in_place and isinstance(args[0], Tensor) and type(args[0]) is not GpuTensor
 
 
 def keep_factories() -> list[object]:
