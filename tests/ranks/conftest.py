@@ -11,6 +11,7 @@ from course_lib.ranks import server
 
 server.preload(
     "pytest",
+    "tools.pretended.ranks",
     "course_lib.cli.train",
     "course_lib.costs.comm.sharding",
     "course_lib.training.sharded_checkpoint",
