@@ -24,8 +24,8 @@ def cells(source: Path) -> list[Any]:
 
 
 def words(text: str) -> list[str]:
-    """The words that a reader sees: comments and pictures are none."""
-    shown = re.sub(r"<!--.*?-->|!\[.*?\]\(.*?\)|\]\(.*?\)|[|*#`>-]", " ", text, flags=re.DOTALL)
+    """The words that a reader sees: comments, tags and pictures are none."""
+    shown = re.sub(r"<!--.*?-->|</?[a-z][^<>]*>|!\[.*?\]\(.*?\)|\]\(.*?\)|[|*#`>-]", " ", text, flags=re.DOTALL)
     return shown.split()
 
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Data parallelism: many ranks, one training
 #
-# A small Llama reads Shakespeare on one device. Then somebody gives you three more devices, so that each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Here are the losses of both runs.
+# A small Llama reads Shakespeare on one device. Then somebody gives you three more devices, so that each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. The two folded cells below load what the lesson uses, and draw the losses of both runs. Run them first, and again whenever you restart the kernel.
 
 # %% folded=true
 # %load_ext course_lib
@@ -81,7 +81,7 @@ viz.plot_loss_curves(
 # %% [markdown]
 # ## What is right
 #
-# This perceptron is so small that you can look at every number. It has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture is the place for an activation, still empty.
+# This perceptron is so small that you can look at every number. It has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**.
 #
 # The perceptron reads eight rows, and says of each whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
 
@@ -96,6 +96,8 @@ whole = {name: weight.grad.clone() for name, weight in model.named_parameters()}
 viz.plot_mlp(dict(model.named_parameters()))
 
 # %% [markdown]
+# The f in the middle of the picture is the place for an activation, still empty.
+#
 # ## Half of the rows each
 #
 # Now two ranks have these weights, and each reads four of the eight rows. Nobody sends anything yet, so each rank finds the gradient of the mean of its own four losses.
@@ -118,9 +120,13 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In 24 of the 38 places their signs and colours differ. Neither rank is wrong, because each has seen only its own four rows.
 #
 # Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
+#
+# </details>
 
 # %% [markdown]
 # It had to be so, because the mean of eight losses is the average of two means of four, and the gradient of an average is the average of the gradients. With $\ell_i$ for the loss of row $i$:
@@ -226,9 +232,13 @@ predict("times its right weight, for one of the seven", guess=None, answer=count
 print(f"the lonely row counts {counts[0].item():g} times its right weight")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**. What would be right?
 #
 # Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, to a sixteenth. So multiply by two first, because the average divides by two, the number of ranks. Then each row counts half of 2/8, an eighth.
+#
+# </details>
 
 # %% [markdown]
 # The second condition is that no row's loss depends on other rows. **Batch normalization** breaks it, because this layer subtracts the mean over the rows of a batch and divides by their spread.
@@ -356,7 +366,11 @@ six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHER
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Follow the lower half, with which the ranks' clock agrees. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
+#
+# </details>
 #
 # Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays for its own starts, so should buckets be larger? PyTorch's usual limit is 25 MiB<!-- =25 * MiB / MiB -->, so give ours the same.
 #
@@ -369,9 +383,13 @@ runs_on_the_clock = {"limit 1 MiB": runs["overlapped"], "limit 25 MiB": ledger()
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill such a bucket, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' starts.
 #
 # Unless you set a limit, PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->, but that frees only layer 6. So if a small model scales badly, set `bucket_cap_mb`, which then holds for the first bucket too, to a small part of its gradients.
+#
+# </details>
 #
 # OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each layer fills four buckets. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
@@ -436,7 +454,7 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. Above the picture stand the third step's loss, and the lengths of the first five gradients before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. The next cell draws their losses. It also prints the third step's loss, and the lengths of the first five gradients before clipping.
 #
 # A run is **sound** if it trains as one device does, apart from float32's rounding, which starts in the seventh digit and grows. Which are sound?
 #
@@ -476,9 +494,13 @@ print(*said, sep="\n")
 viz.plot_museum(falls)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
+#
+# </details>
 
 # %% varies="36 steps of rounding differ between processors"
 viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
@@ -619,6 +641,8 @@ for name, rungs in off.items():
     print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Let $m$ be the running mean of a gradient, and $v$ the running mean of its square. Four times the gradient gives four times $m$, but sixteen times $v$:
 #
 # $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
@@ -628,6 +652,8 @@ for name, rungs in off.items():
 # D hides it best. Even one device's gradients are longer than its limit, so all are cut to the same length before Adam sees them. In E one device cuts only the second gradient, but with four times the length all three are cut.
 #
 # So take an $\varepsilon$ as in C, and a limit as in E.
+#
+# </details>
 
 # %% [markdown]
 # ## How much of each GPU is left?
@@ -673,9 +699,13 @@ words = "OLMo 1B, by formula; 100%: 64 GPUs are 64 times as fast as one"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. By the same formula, 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> would leave only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() -->, and the hierarchy leaves 95 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=NVLINK, between=INFINIBAND, node_size=4, algorithm="hierarchical", itemsize=2).efficiency() -->.
 #
 # In the top curve, with 32,768 tokens, backward hides all but the last two buckets, those of the first layer and of the table, which are full only when it ends. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
+#
+# </details>
 
 # %% [markdown]
 # ## What does a larger batch buy?

