@@ -304,7 +304,9 @@ viz.plot_loss_curves(losses, norms, title="Three trainings, and the length of th
 # %%
 lr = 0.1
 with_sgd = {
-    name: run_ranks(train_tiny, 4, divide_by, torch.optim.SGD, lr)[0][0][:5].tolist()  # the first five losses
+    name: run_ranks(train_tiny, 4, divide_by, torch.optim.SGD, lr)[0][0][
+        :5
+    ].tolist()  # the first five losses
     for name, divide_by in {"training A": 4, "training B": 1, "training C": 400}.items()
 }
 predict(

@@ -81,13 +81,22 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 # The next cell writes the count down for any shape, beside that of the library's `costs` and that of a decoder which is really built.
 
 # %%
-L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
-K = LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads  # the width of keys and values, here a quarter of H
+L, H, F_inner, V = (
+    LLAMA_3_1_8B.n_layers,
+    LLAMA_3_1_8B.hidden_size,
+    LLAMA_3_1_8B.ffn_size,
+    LLAMA_3_1_8B.vocab_size,
+)
+K = (
+    LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads
+)  # the width of keys and values, here a quarter of H
 
 attention = 2 * H**2 + 2 * H * K  # query and output, then key and value
 feed_forward = 3 * H * F_inner
 norms = 2 * H  # each rescales a vector by H learned numbers
-by_hand = L * (attention + feed_forward + norms) + 2 * V * H + H  # the two tables, and a norm before the head
+by_hand = (
+    L * (attention + feed_forward + norms) + 2 * V * H + H
+)  # the two tables, and a norm before the head
 with torch.device("meta"):  # a tensor on this device has a shape and no data
     built = sum(p.numel() for p in Decoder(LLAMA_3_1_8B).parameters())
 print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
@@ -140,7 +149,10 @@ predict(
     think="how many numbers belong to one parameter now, and how long each of them is",
 )
 viz.plot_states(
-    {"to answer": costs.StateBytes(weights=2 * P, gradients=0, optimizer=0), "to train": costs.state_bytes(P, zero)},
+    {
+        "to answer": costs.StateBytes(weights=2 * P, gradients=0, optimizer=0),
+        "to train": costs.state_bytes(P, zero),
+    },
     title="Llama 3.1 70B: the bytes of all its parameters",
     subtitle=f"one H100 has {H100.memory_bytes() / GB:g} GB",
 )
@@ -239,7 +251,10 @@ def train_together(make_optimizer):
 for make in (torch.optim.SGD, torch.optim.AdamW):
     pairs = run_ranks(train_together, 3, make)
     count_who_agree(make.__name__, [new for new, _ in pairs], train_alone(make))
-print("numbers in Adam's two averages:", *((len(state["exp_avg"]), len(state["exp_avg_sq"])) for _, state in pairs))
+print(
+    "numbers in Adam's two averages:",
+    *((len(state["exp_avg"]), len(state["exp_avg_sq"])) for _, state in pairs),
+)
 
 # %% [markdown]
 # So in fp32 the steps are the same, up to rounding, and yet each of Adam's two averages has only 5 or 4 numbers on a rank, instead of 13.
@@ -305,7 +320,14 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 
 # %%
 small = ModelConfig(
-    name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False
+    name="small",
+    hidden_size=256,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=2,
+    ffn_size=704,
+    vocab_size=1000,
+    tied=False,
 )
 torch.manual_seed(0)
 model = Decoder(small)
@@ -395,7 +417,9 @@ viz.memory_explorer()
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-in_matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name)
+in_matrices = sum(
+    p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name
+)
 # not every fast attention is counted, so here it runs as plain products, which always are
 with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
     F.cross_entropy(model(tokens[:1]).flatten(0, 1), targets[:1].flatten()).backward()
@@ -408,7 +432,10 @@ predict(
     tolerance=0,
     think="what forward does for each number, and how much work each of the two gradients is beside it",
 )
-print(f"with the matrices:    {with_weights:13,} operations\ntokens with tokens:   {tokens_with_tokens:13,} operations")
+print(
+    f"with the matrices:    {with_weights:13,} operations\ntokens with tokens: "
+    f"  {tokens_with_tokens:13,} operations"
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -427,7 +454,9 @@ flops = costs.rule_of_thumb_flops(P, tokens_read)
 predict(
     "years of training on two GPUs",
     guess=None,
-    answer=costs.training_seconds(flops=flops, gpus=2, peak_flops_per_s=peak, utilisation=0.4) / 86400 / 365,
+    answer=costs.training_seconds(flops=flops, gpus=2, peak_flops_per_s=peak, utilisation=0.4)
+    / 86400
+    / 365,
     tolerance=0.1,
     think="all operations of the training, and those that two GPUs do in a year of some 3 · 10⁷ seconds",
 )
@@ -507,7 +536,10 @@ viz.float_bits_explorer()
 # If yours is not the 70B, look here. *Fewest* and *one layer* count states alone, and *one text* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. What hurts most in each: the states, one text, or the time?
 
 # %%
-print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'one text':>9} {'H100s for 30 days':>18}")
+print(
+    f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} "
+    f"{'one text':>9} {'H100s for 30 days':>18}"
+)
 for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     config = load_model(name)
     count = costs.model_parameters(config)

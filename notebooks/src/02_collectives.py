@@ -34,8 +34,12 @@ def on_the_clock(algorithm, length, clock):
         comm.all_reduce(torch.ones(length), algorithm=algorithm, node_size=2)  # nodes come in later
 
 
-network = comm.EmulatedClock(inside=INFINIBAND, slowdown=2000)  # the ranks sleep 2000 times as long as drawn
-run_ranks(on_the_clock, 4, "naive", 16 * MiB // 4, network)  # a number has 4 bytes; this starts four processes
+network = comm.EmulatedClock(
+    inside=INFINIBAND, slowdown=2000
+)  # the ranks sleep 2000 times as long as drawn
+run_ranks(
+    on_the_clock, 4, "naive", 16 * MiB // 4, network
+)  # a number has 4 bytes; this starts four processes
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
@@ -114,7 +118,9 @@ passed_on = ledger()
 predict("MiB that the busiest rank sends", guess=None, answer=passed_on.bytes_sent(0) / MiB)
 run_ranks(on_1_mib, 4, through_rank_0)
 display(
-    viz.plot_bytes_matrix(ledger(), title="Through rank 0: bytes from rank to rank", darkest=passed_on.bytes_sent(0)),
+    viz.plot_bytes_matrix(
+        ledger(), title="Through rank 0: bytes from rank to rank", darkest=passed_on.bytes_sent(0)
+    ),
     viz.plot_bytes_matrix(passed_on, title="In a circle: bytes from rank to rank"),
 )
 
@@ -159,7 +165,9 @@ viz.all_reduce_halves(4)
 # So in step `s` rank `r` sends chunk `(r - s) % 4`. Check rank 0, where it wraps around.
 
 # %%
-chunks = [list(gradient.clone().chunk(4)) for gradient in gradients]  # chunks[rank][c]: four lists play four ranks
+chunks = [
+    list(gradient.clone().chunk(4)) for gradient in gradients
+]  # chunks[rank][c]: four lists play four ranks
 
 for step in (1, 2, 3):
     moving = [(rank, (rank - step) % 4) for rank in range(4)]
@@ -210,7 +218,9 @@ viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darke
 # So far four lists have played the ranks. Here is the library's ring, as each real rank runs it. Find the chunk that is sent, and then the line that adds. Around them, `port` sends and receives, `rooms` makes memory for what arrives, and the receives in `arriving` start before the loop.
 
 # %%
-display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4))
+display(
+    viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4)
+)
 
 # %% [markdown]
 # Below the code you now have the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and put `r = 0` and `step = 2` into the first function. Does the code agree?
@@ -291,8 +301,12 @@ viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, foll
 
 # %%
 meet = crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND)
-predict("MiB from which halving-doubling is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1)
-viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
+predict(
+    "MiB from which halving-doubling is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1
+)
+viz.plot_cost_lines(
+    ["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -407,7 +421,10 @@ for name, ring in rings.items():
 
 # %% folded=true
 rows = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0))
-sums = {f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)] for name, ring in rings.items()}
+sums = {
+    f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)]
+    for name, ring in rings.items()
+}
 exact = rows.double().sum(dim=0)  # one device, with twice the digits
 off = {name: (torch.tensor(held).double() - exact).abs().max().item() for name, held in sums.items()}
 sound = [name[-1] for name, held in sums.items() if off[name] < 1e-5 and held == [held[0]] * 4]
@@ -448,15 +465,21 @@ def after_training(add_up):
         for weight in model.parameters():
             weight.grad = add_up(weight.grad.bfloat16().flatten()).float().reshape(weight.shape) / 4
         optimizer.step()
-    return F.mse_loss(model(data), target).item(), torch.cat([w.detach().flatten() for w in model.parameters()])
+    return F.mse_loss(model(data), target).item(), torch.cat(
+        [w.detach().flatten() for w in model.parameters()]
+    )
 
 
 ones = torch.tensor([[256.0], [1.0], [1.0], [1.0]], dtype=torch.bfloat16)
 for name in ("A", "C"):
-    print(f"ring {name}: 256 + 1 + 1 + 1 is", *(x.item() for x in run_ranks(on_my_row, 4, rings[name], ones)))
+    print(
+        f"ring {name}: 256 + 1 + 1 + 1 is", *(x.item() for x in run_ranks(on_my_row, 4, rings[name], ones))
+    )
     losses, weights = zip(*run_ranks(after_training, 4, rings[name]), strict=True)
     apart = max((other - weights[0]).abs().max().item() for other in weights)
-    print(f"   after training: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
+    print(
+        f"   after training: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}"
+    )
 
 # %% [markdown]
 # The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so every ring has to round. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
@@ -540,7 +563,11 @@ ms = {}
 for case, (length, p, node_size) in cases.items():
     shape = {"world_size": p, "length": length, "itemsize": 2, "node_size": node_size}
     ms[case] = [1e3 * comm_time("all_reduce", name, **shape).time_s(NVLINK, INFINIBAND) for name in names]
-predict("where the ring is fastest", guess=None, answer="".join(case for case in cases if ms[case][0] == min(ms[case])))
+predict(
+    "where the ring is fastest",
+    guess=None,
+    answer="".join(case for case in cases if ms[case][0] == min(ms[case])),
+)
 print("milliseconds", *(f"{name:>18}" for name in names))
 for case, row in ms.items():
     print(f"{case:12}", *(f"{one:18.2f}" for one in row))
@@ -590,13 +617,17 @@ from course_lib import comm
 
 x = torch.arange(7.0) * (rank + 1)
 native = comm.all_reduce(x, algorithm="native")
-equal = [torch.equal(comm.all_reduce(x, algorithm=a, node_size=2), native) for a in comm.ALGORITHMS["all_reduce"]]
+equal = [
+    torch.equal(comm.all_reduce(x, algorithm=a, node_size=2), native)
+    for a in comm.ALGORITHMS["all_reduce"]
+]
 inside = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
 print(equal, "the sum of my node:", comm.all_reduce(x, group=inside)[-1].item())
 
 # %%
 for algorithm in comm.ALGORITHMS["all_reduce"]:
     held = [
-        x.tolist() for x in run_ranks(on_my_row, 4, partial(comm.all_reduce, algorithm=algorithm, node_size=2), rows)
+        x.tolist()
+        for x in run_ranks(on_my_row, 4, partial(comm.all_reduce, algorithm=algorithm, node_size=2), rows)
     ]
     print(f"{algorithm:20} the same bits on all ranks: {held == [held[0]] * 4}")

@@ -40,7 +40,14 @@ from course_lib.verify import NotEqual, assert_parallel_equals, museum
 
 # %% folded=true varies="36 steps of rounding differ between processors"
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=16, sequence=32, ragged=True)
@@ -56,7 +63,9 @@ def llama_on_ranks(config, *bugs):
 
 
 one_device = museum.curve_alone(llama_alone, text.batch, 36)
-first_screen = [*museum.BUGS.values()][6].planted(llama_on_ranks)  # what is wrong with it, you will find out below
+first_screen = [*museum.BUGS.values()][6].planted(
+    llama_on_ranks
+)  # what is wrong with it, you will find out below
 four_ranks = museum.curve_on_ranks(first_screen, text.batch, world_size=4, steps=36)
 viz.plot_loss_curves(
     {"one device": one_device.losses, "four ranks": four_ranks.losses},
@@ -185,7 +194,9 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
         if step == 0:
             outputs = comm.all_gather(output.detach())
             gradients = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # cuts nothing while the limit is huge
+        torch.nn.utils.clip_grad_norm_(
+            model.parameters(), max_norm
+        )  # cuts nothing while the limit is huge
         optimizer.step()
         losses.append(comm.all_reduce(loss.detach()) / p)
     rungs = {"output": outputs, "gradients": gradients, "gradient norm": gradients.norm()}
@@ -196,7 +207,8 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 # %%
 def furthest(one, ranks):
     off = {
-        rung: [(mine[rung] - right).abs().max() / right.abs().max() for mine in ranks] for rung, right in one.items()
+        rung: [(mine[rung] - right).abs().max() / right.abs().max() for mine in ranks]
+        for rung, right in one.items()
     }
     return {rung: max(each).item() for rung, each in off.items()}
 
@@ -253,7 +265,9 @@ def normalized():
 
 alone = run_ranks(partial(climb, average, make=normalized), 1)[0]
 ranks = run_ranks(partial(climb, average, make=normalized), 2)
-viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device")
+viz.plot_ladder(
+    furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device"
+)
 
 # %% [markdown]
 # The lowest rung, the output, is apart before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
@@ -349,7 +363,9 @@ def timed_step(link, bucket_cap_mb, overlap):
     layers = [torch.nn.Linear(512, 512) for _ in range(6)]
     with comm.settings(ledger=False):
         # what the ranks send to get equal weights is not part of a step
-        model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb, overlap=overlap)
+        model = DistributedDataParallel(
+            torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb, overlap=overlap
+        )
     clock = comm.EmulatedClock(inside=link, slowdown=50)
     # instead of computing, each layer sleeps for its time
     with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
@@ -410,10 +426,15 @@ except NotEqual as error:
     fall = museum.Fall(
         rung=error.rung, deviation=error.deviation, losses=four_ranks.losses, reference=one_device.losses
     )
-print("targets on ranks 0 to 3 in step 1:", [(part != -100).sum().item() for part in text.batch(0)[1].chunk(4)])
+print(
+    "targets on ranks 0 to 3 in step 1:",
+    [(part != -100).sum().item() for part in text.batch(0)[1].chunk(4)],
+)
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 display(viz.animate_ladder("the first screen", fall))
-viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
+viz.plot_ladder(
+    report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device"
+)
 
 # %% [markdown]
 # Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
@@ -439,7 +460,15 @@ script = Path("scripts/03_ddp.py").resolve()
 display(viz.show_source(script))
 with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as at_once:
     for folder, ranks, epochs in ((stopped, "2", "2"), (stopped, "4", "4"), (at_once, "1", "4")):
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            ranks,
+            script,
+        ]
         settings = os.environ | {"EPOCHS": epochs, "OMP_NUM_THREADS": "1"}
         said = subprocess.run(torchrun, cwd=folder, env=settings, stdout=subprocess.PIPE, text=True).stdout
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
@@ -462,7 +491,12 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 
 # %% varies="36 steps of rounding differ between processors"
 names = sorted([*museum.BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
-exhibits = {"A": names[6], "B": names[11], "C": names[4], "D": names[10]}  # print them after you have decided
+exhibits = {
+    "A": names[6],
+    "B": names[11],
+    "C": names[4],
+    "D": names[10],
+}  # print them after you have decided
 makers = {
     run: museum.BUGS[name].planted(llama_on_ranks) if name in museum.BUGS else llama_on_ranks
     for run, name in exhibits.items()
@@ -472,9 +506,14 @@ for run, make in makers.items():
     logs[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=36)
 curves = {run: curve.losses for run, curve in logs.items()}
 for run, curve in logs.items():
-    print(f"{run:10}  loss of step 3 {curve.losses[2]:.4f}   lengths", *(f"{norm:.4f}" for norm in curve.norms[:5]))
+    print(
+        f"{run:10}  loss of step 3 {curve.losses[2]:.4f}   lengths",
+        *(f"{norm:.4f}" for norm in curve.norms[:5]),
+    )
 viz.plot_loss_curves(
-    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
+    curves,
+    title="Which of these runs are sound?",
+    subtitle="loss in nats; the broad grey line is one device",
 )
 
 # %% varies="36 steps of rounding differ between processors"
@@ -488,7 +527,9 @@ for run, make in makers.items():
         falls[f"run {run}"] = museum.Fall(rung=error.rung, deviation=error.deviation, **both)
         what, _, way_out = str(error).split("; ", 2)
         said.append(f"run {run}: {what.partition(': ')[2]}\n    {way_out}")
-right_gradients = "".join(run for run in exhibits if falls[f"run {run}"].rung not in (None, "output", "gradients"))
+right_gradients = "".join(
+    run for run in exhibits if falls[f"run {run}"].rung not in (None, "output", "gradients")
+)
 predict("the wrong run with the right gradients", guess=None, answer=right_gradients)
 print(*said, sep="\n")
 viz.plot_museum(falls)
@@ -567,7 +608,8 @@ def accumulate(use_no_sync):
 for use_no_sync in (False, True):
     run_ranks(accumulate, 4, use_no_sync)
     print(f"no_sync {use_no_sync}: {len(ledger().of('all_reduce').calls())} all-reduces")
-# Ten rows make no three equal lists, so two rows come twice and count twice in that epoch, as with PyTorch's sampler.
+# Ten rows make no three equal lists, so two rows come twice and count twice in that epoch, as with
+# PyTorch's sampler.
 for rank in range(3):
     sampler = DistributedSampler(10, rank=rank, world_size=3)
     first = list(sampler)
@@ -638,7 +680,9 @@ for name, options in trainings.items():
 nearest = min(off, key=lambda name: off[name]["parameters"])
 predict("the training that hides the mistake best", guess=None, answer=nearest)
 for name, rungs in off.items():
-    print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
+    print(
+        f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}"
+    )
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -677,7 +721,11 @@ def efficiency(link, gpus, tokens):
     per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
     forward_s = [0, *[2 * layer * tokens / per_second] * OLMO.n_layers, 2 * table * tokens / per_second]
     time = ddp_time(
-        [[table], *[[layer]] * OLMO.n_layers, []],  # the head shares the table, whose gradient is ready last
+        [
+            [table],
+            *[[layer]] * OLMO.n_layers,
+            [],
+        ],  # the head shares the table, whose gradient is ready last
         forward_s=forward_s,
         backward_s=[2 * seconds for seconds in forward_s],
         world_size=gpus,

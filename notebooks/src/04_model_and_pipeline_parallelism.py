@@ -31,7 +31,16 @@ from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
-from course_lib.schedules import Durations, Forward, bubble_s, held, idle_s, make_schedule, problems, time_schedule
+from course_lib.schedules import (
+    Durations,
+    Forward,
+    bubble_s,
+    held,
+    idle_s,
+    make_schedule,
+    problems,
+    time_schedule,
+)
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import stages
 from course_lib.training.text import load_text
@@ -119,8 +128,12 @@ predict(
     unit="bytes",
     think="what of a row crosses the cut, and in which directions",
 )
-print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.values()) for part in mine])
-print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
+print(
+    "gradients on the two ranks:", [sum(gradient.numel() for gradient in part.values()) for part in mine]
+)
+print(
+    "equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole)
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -145,9 +158,12 @@ predict(
     "idle fraction of the step, between 0 and 1",
     guess=None,
     answer=idle_s(slots, 4)[3] / max(slot.end_s for slot in slots),
-    think="how long rank 3 waits before its first forward and after its last backward, and how long it computes",
+    think="how long rank 3 waits before its first forward and after its last backward, "
+    "and how long it computes",
 )
-viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
+viz.plot_schedule(
+    gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes"
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -171,7 +187,9 @@ one_text = gpu_memory(LLAMA_3_1_8B, SPREAD, Work(sequence=4096, microbatch=1), A
 
 viz.plot_gpu_memory(
     {
-        f"GPU 0 remembers {count} text{'s' * (count > 1)}": replace(one_text, activations=count * one_text.activations)
+        f"GPU 0 remembers {count} text{'s' * (count > 1)}": replace(
+            one_text, activations=count * one_text.activations
+        )
         for count in (1, 32)
     },
     H100,
@@ -223,7 +241,9 @@ predict(
     answer=held(make_schedule("1f1b", 4, 32), 0).in_flight,
     think="which part of rank 0's row grows when there are more micro-batches",
 )
-viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
+viz.plot_held(
+    {"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches"
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -316,7 +336,9 @@ def follow(schedule, stage, rows, goals):
             x = rows[k] if rank == 0 else comm.recv(torch.empty_like(rows[k]), rank - 1).requires_grad_()
             y = stage(x)
             if rank == last:
-                y = cross_entropy(y, goals[k], reduction="sum") / sum(map(len, goals))  # by all rows of the batch
+                y = cross_entropy(y, goals[k], reduction="sum") / sum(
+                    map(len, goals)
+                )  # by all rows of the batch
                 loss += y.item()
             else:
                 travelling.append(comm.isend(y.detach(), rank + 1))
@@ -354,7 +376,10 @@ for name, schedule in (("one piece", in_one_piece), ("GPipe", gpipe), ("1F1B", o
     losses, most, found = zip(*run_ranks(one_step, 4, schedule), strict=True)
     torch.testing.assert_close(sum(found, []), list(right))
     sent[name] = ledger().bytes_sent(1)
-    print(f"{name:9}  loss {losses[3]:.4f}, gradients of one device; the ranks remembered {most} micro-batches")
+    print(
+        f"{name:9}  loss {losses[3]:.4f}, gradients of one device; "
+        f"the ranks remembered {most} micro-batches"
+    )
 print("bytes that rank 1 sent:", sent)
 
 # %% [markdown]
@@ -371,7 +396,14 @@ print("bytes that rank 1 sent:", sent)
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
-    name="small", hidden_size=32, n_layers=6, n_heads=4, n_kv_heads=2, ffn_size=88, vocab_size=512, tied=True
+    name="small",
+    hidden_size=32,
+    n_layers=6,
+    n_heads=4,
+    n_kv_heads=2,
+    ffn_size=88,
+    vocab_size=512,
+    tied=True,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=16, ragged=True)
@@ -390,7 +422,9 @@ def decoder_under(schedule):
 
 
 report = assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, world_size=4)
-viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks trains like one device")
+viz.plot_ladder(
+    report.deviations, tolerance=report.tolerance, title="1F1B on four ranks trains like one device"
+)
 
 # %% [markdown]
 # All dots lie far to the left of the dashed line, so only rounding separates four ranks from one device.
@@ -434,7 +468,8 @@ predict(
     guess=None,
     answer=100 * longer,
     unit="%",
-    think="how long rank 2 alone is busy with eight micro-batches, and what has to happen before and after",
+    think="how long rank 2 alone is busy with eight micro-batches, "
+    "and what has to happen before and after",
 )
 viz.plot_schedule(
     one_f_one_b,
@@ -468,7 +503,11 @@ viz.plot_schedule(
 # %%
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
 run = subprocess.run([*torchrun, "scripts/04_pipeline.py"], capture_output=True, text=True)
-print(run.stdout, *(line for line in run.stderr.splitlines() if "difference" in line or "Error" in line), sep="\n")
+print(
+    run.stdout,
+    *(line for line in run.stderr.splitlines() if "difference" in line or "Error" in line),
+    sep="\n",
+)
 
 length = torch.stack([gradient.norm() for part in found for gradient in part]).norm()
 ours = f"loss {losses[3]:.4f}, gradients of length {length:.4f}"
@@ -492,8 +531,15 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(zero_bubble)
-names = sorted([*museum.PIPELINE_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
-exhibits = {"A": names[4], "B": names[2], "C": names[8], "D": names[1]}  # print them after you have decided
+names = sorted(
+    [*museum.PIPELINE_BUGS, "sound"], key=lambda name: name[::-1]
+)  # an order that gives nothing away
+exhibits = {
+    "A": names[4],
+    "B": names[2],
+    "C": names[8],
+    "D": names[1],
+}  # print them after you have decided
 makers = {
     run: museum.PIPELINE_BUGS[name].planted(decoder_on_ranks) if name != "sound" else decoder_on_ranks
     for run, name in exhibits.items()
@@ -539,10 +585,14 @@ for run, make in makers.items():
 
 # %%
 p, m = 4, 32
-layer_flops = 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096  # of a text's forward, without attention's scores
+layer_flops = (
+    2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096
+)  # of a text's forward, without attention's scores
 layer_s = layer_flops / (0.4 * H100.peak_flops_per_s())
 text_bytes = 4096 * LLAMA_3_1_8B.hidden_size * 2  # what crosses a cut, in bfloat16
-message_s = {link.name: link.alpha_s + text_bytes / link.bandwidth_bytes_per_s for link in (INFINIBAND, ETHERNET)}
+message_s = {
+    link.name: link.alpha_s + text_bytes / link.bandwidth_bytes_per_s for link in (INFINIBAND, ETHERNET)
+}
 
 
 def even(s):
@@ -612,8 +662,12 @@ score()
 # %%
 interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)
 display(
-    viz.plot_schedule(interleaved, ONE, title="Interleaved", subtitle="two stages on each rank, half as long each"),
-    viz.plot_held({"1F1B": one_f_one_b, "interleaved": interleaved}, title="What each rank remembers at most"),
+    viz.plot_schedule(
+        interleaved, ONE, title="Interleaved", subtitle="two stages on each rank, half as long each"
+    ),
+    viz.plot_held(
+        {"1F1B": one_f_one_b, "interleaved": interleaved}, title="What each rank remembers at most"
+    ),
 )
 
 # %% [markdown]
@@ -657,7 +711,8 @@ predict(
     answer=100 * waits("1f1b", [8] * p, message_s["Ethernet"])[0],
     unit="%",
     tolerance=0.1,
-    think="how much later the first text is back at rank 0, and how often in a step rank 0 waits so much longer",
+    think="how much later the first text is back at rank 0, "
+    "and how often in a step rank 0 waits so much longer",
 )
 print("messages:  ", *(f"{link:>10}" for link in over), "  GPU 0 holds")
 for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
@@ -708,7 +763,12 @@ for v in (1, 2, 4, 8):
 pair = make_schedule("gpipe", 2, 3)
 # Each micro-batch has two entries: computing, and its message.
 forwards, backwards = pair.lists[0][:6], pair.lists[0][6:]
-too_early = (*forwards[:2], *backwards[:2], *forwards[2:], *backwards[2:])  # micro-batch 0 goes back before 1 has begun
+too_early = (
+    *forwards[:2],
+    *backwards[:2],
+    *forwards[2:],
+    *backwards[2:],
+)  # micro-batch 0 goes back before 1 has begun
 print(problems(replace(pair, lists=(too_early, pair.lists[1]))))
 for name, n_ranks, n_pieces, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 3, 2, 1)]:
     schedule = make_schedule(name, n_ranks, n_pieces, stages_per_rank=v)

@@ -48,7 +48,9 @@ def one_layer(tokens, tp=1):
     spread = ParallelConfig(tp=tp, pp=126)  # 126 stages: one layer each
     work = Work(sequence=tokens, microbatch=1)
     convention = find_convention("zero")  # 16 bytes a parameter
-    return gpu_memory(LLAMA_405B, spread, work, convention, stage=63)  # in the middle: no embedding, no output head
+    return gpu_memory(
+        LLAMA_405B, spread, work, convention, stage=63
+    )  # in the middle: no embedding, no output head
 
 
 whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens in (8192, 32768, 131072)}
@@ -109,7 +111,9 @@ halves = [slice(0, 2), slice(2, 4)]  # of the four hidden numbers
 
 hidden = [F.linear(inputs, w1[half], b1[half]) for half in halves]  # (8, 2) on each rank
 everywhere = F.gelu(torch.cat(hidden, dim=1))  # an all-gather: (8, 4) on both
-outputs = [F.linear(everywhere, w2[rank : rank + 1], b2[rank : rank + 1]) for rank in range(2)]  # (8, 1) on each
+outputs = [
+    F.linear(everywhere, w2[rank : rank + 1], b2[rank : rank + 1]) for rank in range(2)
+]  # (8, 1) on each
 
 print("equal to one device:", torch.allclose(torch.cat(outputs, dim=1), right))
 viz.plot_pair("column", "column", title="First attempt: both by outputs")
@@ -127,7 +131,9 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 
 # %%
 def put_off(bend):
-    """Each rank goes on with its terms, and half of each bias, so that the sum at the very end has it once."""
+    """Each rank goes on with its terms, and half of each bias,
+    so that the sum at the very end has it once.
+    """
     terms = [F.linear(inputs[:, half], w1[:, half], b1 / 2) for half in (slice(0, 3), slice(3, 6))]
     return sum(F.linear(bend(term), w2, b2 / 2) for term in terms)
 
@@ -167,10 +173,14 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. Take one token and two ranks. How many times as many numbers does a rank send in the first attempt as in the third?
 
 # %%
-terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
+terms = [
+    F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)
+]  # no bias yet
 
 widths = (16384, 53248, 16384)
-first, third = (chain_partition(widths, ("out", then), tp=2).forward.sent_bytes[0] for then in ("out", "in"))
+first, third = (
+    chain_partition(widths, ("out", then), tp=2).forward.sent_bytes[0] for then in ("out", "in")
+)
 predict("times as many, first attempt to third", guess=None, answer=first / third, tolerance=0.03)
 print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
@@ -282,7 +292,13 @@ x_gradient, w1_gradient = x.grad, w1.grad[mine]
 
 # %%
 forward_bytes = chain_partition((6, 4, 2), ("out", "in"), tp=2, samples=8).forward.sent_bytes[0]
-print("bytes that a rank sends:", forward_bytes, "forward,", ledger().bytes_sent(0) - forward_bytes, "backward")
+print(
+    "bytes that a rank sends:",
+    forward_bytes,
+    "forward,",
+    ledger().bytes_sent(0) - forward_bytes,
+    "backward",
+)
 print("gradient of x is one device's:", [torch.allclose(mine, right_ones[0]) for mine in x_gradient])
 print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_gradient)), right_ones[1]))
 viz.show_source(RowParallelLinear)
@@ -308,7 +324,14 @@ viz.plot_heads()
 
 # %%
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=2, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=2,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=3, sequence=32, ragged=True)
@@ -329,7 +352,8 @@ assert [parameters_at(layout, at) for at in coordinates(layout.sizes)] == 4 * [h
 print(f"each rank holds {held:,} of {whole:,} parameters, {held / whole:.1%}")
 names = [name for name in layout.regions() if name.startswith("layers.0.")]
 regions, shapes = (
-    {name.removeprefix("layers.0."): found[name] for name in names} for found in (layout.regions(), layout.shapes())
+    {name.removeprefix("layers.0."): found[name] for name in names}
+    for found in (layout.regions(), layout.shapes())
 )
 viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks")
 
@@ -359,7 +383,9 @@ def of_one_layer(work, count, config=SMALL):
     return counts[0] - counts[1]
 
 
-in_step, in_forward = (of_one_layer(work, lambda messages: len(messages.calls())) for work in (step, forward))
+in_step, in_forward = (
+    of_one_layer(work, lambda messages: len(messages.calls())) for work in (step, forward)
+)
 predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_forward)
 
 # %% [markdown]
@@ -417,7 +443,9 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
 per_second = 0.4 * H100.peak_flops_per_s()
-blocks_s = [2 * size * 2048 / per_second for size in (attention, costs.layer_parameters(LLAMA_3_1_8B) - attention)]
+blocks_s = [
+    2 * size * 2048 / per_second for size in (attention, costs.layer_parameters(LLAMA_3_1_8B) - attention)
+]
 
 
 def one_layer_forward(link):
@@ -437,7 +465,10 @@ for name, link in links.items():
     runs[name] = ledger()
 faster = runs["one GPU"].span_s / runs["four, InfiniBand"].span_s
 predict("times as fast, over InfiniBand", guess=None, answer=faster, tolerance=0.1)
-print(f"each sum: one and a half times its bytes over the wire, and six waits of {1e6 * INFINIBAND.alpha_s:.0f} µs")
+print(
+    "each sum: one and a half times its bytes over the wire, "
+    f"and six waits of {1e6 * INFINIBAND.alpha_s:.0f} µs"
+)
 sums = ("sum after attention", "sum after feed-forward")
 subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; black line: finished"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
@@ -472,7 +503,9 @@ GPT = replace(
     gated_ffn=False,
     biases=("qkv", "attention_output", "ffn"),
 )
-names = sorted([*museum.TENSOR_BUGS, "sound"], key=lambda name: name[1:])  # an order that gives nothing away
+names = sorted(
+    [*museum.TENSOR_BUGS, "sound"], key=lambda name: name[1:]
+)  # an order that gives nothing away
 exhibits = {"A": "bias_with_each_term", "B": names[5], "C": names[2]}  # print them after you have decided
 reading = replace(text, batch_size=16)
 
@@ -652,7 +685,8 @@ for form in (None, "keep", "regather"):
     work = Work(sequence=131072, microbatch=1, keep_gathered=form == "keep")
     kept = gpu_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63).activations
     print(
-        f"{form or 'without':9} equal; {formula:,} bytes a step; a layer of the 405B keeps {kept / GiB:.1f} GiB a GPU"
+        f"{form or 'without':9} equal; {formula:,} bytes a step; "
+        f"a layer of the 405B keeps {kept / GiB:.1f} GiB a GPU"
     )
 
 # %% [markdown]
@@ -696,7 +730,9 @@ def without_clipping(make):
 
 free = {"one device": museum.curve_alone(without_clipping(gpt_alone), reading.batch, 40).losses}
 for run, make in makers.items():
-    free[f"run {run}"] = museum.curve_on_ranks(without_clipping(make), reading.batch, world_size=2, steps=40).losses
+    free[f"run {run}"] = museum.curve_on_ranks(
+        without_clipping(make), reading.batch, world_size=2, steps=40
+    ).losses
 for name in ("one device", "run C"):
     norms = curves[name].norms
     print(f"{name:10} norms in steps 1 to 3:", *(f"{norm:.2f}" for norm in norms[:3]), end="; ")

@@ -111,8 +111,13 @@ viz.plot_kept(0)
 # What still has to travel? Before the update rank 0 needs its 19 gradients, **summed** over both ranks, so a reduce-scatter is enough. Afterwards it needs the 19 new weights of rank 1, because forward uses all 38, and an all-gather brings them.
 
 # %%
-gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # our ranks are two entries of a list for now
-sums = (gradients[0] + gradients[1]).tensor_split(2)  # a reduce-scatter: sums[rank] is all that a rank gets
+gradients = [
+    gradient_of(slice(0, 4)),
+    gradient_of(slice(4, 8)),
+]  # our ranks are two entries of a list for now
+sums = (gradients[0] + gradients[1]).tensor_split(
+    2
+)  # a reduce-scatter: sums[rank] is all that a rank gets
 
 pieces = [piece.clone().requires_grad_() for piece in weights.tensor_split(2)]
 for piece, mine in zip(pieces, sums, strict=True):
@@ -219,7 +224,9 @@ import torch
 
 samples = slice(4 * rank, 4 * rank + 4)
 x = inputs[samples]
-units = [torch.cat([p.detach().flatten() for p in layer.parameters()]) for layer in (model.layer1, model.layer2)]
+units = [
+    torch.cat([p.detach().flatten() for p in layer.parameters()]) for layer in (model.layer1, model.layer2)
+]
 mine = [unit.tensor_split(2)[rank].clone() for unit in units]  # this rank's pieces: 14 and 5 numbers
 del units
 
@@ -243,7 +250,9 @@ first = torch.zeros(14)  # and this rank's piece of the ranks' average
 # %%
 right = gradient_of(slice(0, 8))
 for name, found, wanted in (("first", first, right[:28]), ("second", second, right[28:])):
-    equal = torch.allclose(torch.cat([*found]), wanted, atol=1e-6)  # what is pulled has an entry for each rank
+    equal = torch.allclose(
+        torch.cat([*found]), wanted, atol=1e-6
+    )  # what is pulled has an entry for each rank
     print(f"{name} unit: {'equal to one device' if equal else 'not yet equal'}")
 
 # %% [markdown]
@@ -270,11 +279,17 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %%
 def fsdp_step(micro_batches):
     mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
-    everyone = Sharing(shards=dist.group.WORLD, everyone=dist.group.WORLD)  # no two ranks keep the same piece
+    everyone = Sharing(
+        shards=dist.group.WORLD, everyone=dist.group.WORLD
+    )  # no two ranks keep the same piece
     ShardedModel(model, everyone, by_block, overlap=False)  # from here on a parameter is this rank's piece
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    with pace([model.layer1, model.layer2], forward_s=0, backward_s=0):  # notes forward and backward in the ledger
-        for x, goal in zip(inputs[mine].chunk(micro_batches), goals[mine].chunk(micro_batches), strict=True):
+    with pace(
+        [model.layer1, model.layer2], forward_s=0, backward_s=0
+    ):  # notes forward and backward in the ledger
+        for x, goal in zip(
+            inputs[mine].chunk(micro_batches), goals[mine].chunk(micro_batches), strict=True
+        ):
             (F.mse_loss(model(x), goal) / micro_batches).backward()
     with comm.span("update"):
         optimizer.step()
@@ -323,7 +338,9 @@ runs = {}
 for name, overlap in (("in turn", False), ("with prefetch", True)):
     run_ranks(timed_step, 4, overlap)
     runs[name] = ledger()
-predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_s, unit="ms", tolerance=0.03)
+predict(
+    "ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_s, unit="ms", tolerance=0.03
+)
 viz.plot_units(runs, 6)
 
 # %% [markdown]
@@ -341,7 +358,14 @@ viz.plot_units(runs, 6)
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
@@ -389,7 +413,9 @@ techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": 
 steps = {name: run_ranks(in_memory, 4, technique, timeout=55)[0] for name, technique in techniques.items()}
 most = {name: max(instant.total for instant in step) for name, step in steps.items()}
 predict(
-    "MiB by which ZeRO-2 lowers ZeRO-1's peak", guess=None, answer=round((most["ZeRO-1"] - most["ZeRO-2"]) / 2**20, 1)
+    "MiB by which ZeRO-2 lowers ZeRO-1's peak",
+    guess=None,
+    answer=round((most["ZeRO-1"] - most["ZeRO-2"]) / 2**20, 1),
 )
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
@@ -436,7 +462,9 @@ def llama_with(train, *bugs):
     return Trainer(Decoder(SMALL), train, mesh=mesh, apply=(fully_shard(by_block), *bugs))
 
 
-names = sorted([*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
+names = sorted(
+    [*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1]
+)  # an order that gives nothing away
 exhibits = {"A": names[4], "B": names[1], "C": names[0]}  # print them after you have decided
 reading = replace(text, batch_size=16)
 
@@ -448,7 +476,9 @@ curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losse
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
 viz.plot_loss_curves(
-    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
+    curves,
+    title="Which of these runs are sound?",
+    subtitle="loss in nats; the broad grey line is one device",
 )
 
 # %%
@@ -483,7 +513,9 @@ viz.plot_loss_differences(curves)
 # - **U** update the pieces, which the next G gathers.
 
 # %%
-predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
+predict(
+    "the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]]
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -506,7 +538,9 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 # **Predict.** Which stage is that for 30 billion parameters on our 64 GPUs?
 
 # %%
-kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
+kept = {
+    stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)
+}
 fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
 predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
 display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its fields other numbers
@@ -592,11 +626,15 @@ def sent_by(technique):
     return ledger().bytes_sent(0) - 3 * 24  # every rank tells the three others its loss, in 24 bytes
 
 
-trip = costs.model_parameters(SMALL) * 3 / 4 * 4  # its bytes: three quarters of all parameters, 4 bytes each
+trip = (
+    costs.model_parameters(SMALL) * 3 / 4 * 4
+)  # its bytes: three quarters of all parameters, 4 bytes each
 counted = {name: sent_by(technique) for name, technique in techniques.items()}
 predict("trips that FSDP makes", guess=None, answer=round(counted["FSDP"] / trip, 2))
 for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "FULL_SHARD"), strict=True):
-    formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)).sent_bytes[0]
+    formula = sharding_step(
+        sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)
+    ).sent_bytes[0]
     print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
 
 # %% [markdown]
@@ -628,7 +666,12 @@ viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.i
 # PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is FSDP as above, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
 
 # %%
-for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
+for strategy, shards in (
+    ("NO_SHARD", None),
+    ("SHARD_GRAD_OP", None),
+    ("FULL_SHARD", None),
+    ("HYBRID_SHARD", 2),
+):
     technique = fully_shard(by_block, strategy=strategy, shards=shards)
     make = partial(llama_sharded, technique=technique)
     assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
@@ -677,9 +720,13 @@ for name, technique, sizes in (
     ("gathered in int8", fully_shard(by_block, gather_dtype=torch.int8), {"itemsize": 4, "block": 256}),
 ):
     rows = sharding_rows(decoder_units(SMALL), strategy="FULL_SHARD", world_size=4, **sizes)
-    print(f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}")
+    print(
+        f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}"
+    )
 
-ring = partial(costs.comm_time, algorithm="ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")))
+ring = partial(
+    costs.comm_time, algorithm="ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b"))
+)
 gather_s = ring("all_gather", itemsize=torch.bfloat16.itemsize).time_s(INFINIBAND)
 both_ms = {
     dtype: 1e3 * (gather_s + ring("reduce_scatter", itemsize=dtype.itemsize).time_s(INFINIBAND))
@@ -717,7 +764,9 @@ policies = {"none": None, "CPU": CPUOffloadPolicy(), "disk": DiskOffloadPolicy("
 lying = {name: run_ranks(tiers, 4, policy)[0] for name, policy in policies.items()}
 predict("bytes of a rank on the disk", guess=None, answer=lying["disk"].disk)
 for name, lies in lying.items():
-    print(f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk")
+    print(
+        f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk"
+    )
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>

@@ -169,7 +169,11 @@ print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f}
 # **Predict.** In which ways is waiting cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
 
 # %%
-H100, FAST, SLOW = load_device("h100_sxm_80"), NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
+H100, FAST, SLOW = (
+    load_device("h100_sxm_80"),
+    NVLINK.bandwidth_bytes_per_s,
+    INFINIBAND.bandwidth_bytes_per_s,
+)
 
 
 def longer(device, tp, bytes_per_s):
@@ -183,7 +187,9 @@ ways = {"A": (V100, 4, FAST), "B": (V100, 4, SLOW), "C": (V100, 8, SLOW), "D": (
 cheaper = [way for way, setting in ways.items() if longer(*setting) < 1 / 3]
 predict("ways that are cheaper than a second forward", guess=None, answer="".join(cheaper) or "none")
 for way, (device, tp, bytes_per_s) in ways.items():
-    print(f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer")
+    print(
+        f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer"
+    )
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -200,7 +206,14 @@ for way, (device, tp, bytes_per_s) in ways.items():
 
 # %%
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
@@ -214,7 +227,10 @@ def llama_alone(train):
 def llama_2d(train, *bugs):
     mesh = make_mesh(dp=dist.get_world_size() // 2, tp=2)
     return Trainer(
-        Decoder(SMALL), train, mesh=mesh, apply=(tensor(sequence_parallel="regather"), fully_shard(by_block), *bugs)
+        Decoder(SMALL),
+        train,
+        mesh=mesh,
+        apply=(tensor(sequence_parallel="regather"), fully_shard(by_block), *bugs),
     )
 
 
@@ -257,7 +273,9 @@ print("…", str(held).splitlines()[-1], sep="\n")
 
 # %%
 def shifted(setup):
-    setup.model.get_submodule("layers.2.ffn.down_proj").register_forward_hook(lambda module, inputs, y: y + 0.01)
+    setup.model.get_submodule("layers.2.ffn.down_proj").register_forward_hook(
+        lambda module, inputs, y: y + 0.01
+    )
 
 
 def llama_shifted(train):
@@ -268,7 +286,10 @@ sound = compare_outputs(llama_alone, llama_2d, text.batch(0), world_size=4)
 spoilt = compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4)
 wrong = [one for one in spoilt if one.deviation > 1e-11]
 predict("modules that give something wrong", guess=None, answer=len(wrong))
-print(f"without the error: {len(sound)} modules, the largest deviation {max(one.deviation for one in sound):.0e}")
+print(
+    f"without the error: {len(sound)} modules, "
+    f"the largest deviation {max(one.deviation for one in sound):.0e}"
+)
 print(f"with it, the first that is wrong: {wrong[0].name}")
 
 # %% [markdown]
@@ -312,7 +333,9 @@ def gradients_in(dtype, tp, *bugs):
 exact, rounded = (run_ranks(gradients_in, 1, dtype, 1)[0] for dtype in (None, torch.bfloat16))
 not_summed = museum.TENSOR_BUGS["norms_not_summed"].technique
 runs = {
-    "terms not summed": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]),
+    "terms not summed": compare_rounding(
+        exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]
+    ),
     "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
 }
 spoilt = [one.name for one in runs["terms not summed"] if not one.is_sound]
@@ -384,7 +407,11 @@ DEEP, even = replace(SMALL, n_layers=8), replace(text, ragged=False)
 
 
 def in_memory(dp, tp, texts):
-    apply = (tensor(sequence_parallel="regather"), fully_shard(by_block)) if tp > 1 else (fully_shard(by_block),)
+    apply = (
+        (tensor(sequence_parallel="regather"), fully_shard(by_block))
+        if tp > 1
+        else (fully_shard(by_block),)
+    )
     trainer = Trainer(Decoder(DEEP), ADAMW, mesh=make_mesh(dp=dp, tp=tp), apply=apply)
     some = replace(even, batch_size=texts)
     trainer.step(some.batch(0))
@@ -392,9 +419,15 @@ def in_memory(dp, tp, texts):
 
 
 steps = {}
-for name, sizes in {"FSDP, 4 texts": (4, 1, 4), "2 × 2, 4 texts": (2, 2, 4), "2 × 2, 2 texts": (2, 2, 2)}.items():
+for name, sizes in {
+    "FSDP, 4 texts": (4, 1, 4),
+    "2 × 2, 4 texts": (2, 2, 4),
+    "2 × 2, 2 texts": (2, 2, 2),
+}.items():
     steps[name] = run_ranks(in_memory, 4, *sizes, timeout=55)[0]
-at_loss = [next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()]
+at_loss = [
+    next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()
+]
 predict("FSDP's over the mesh's", guess=None, answer=round(at_loss[0] / at_loss[1], 2), tolerance=0.1)
 print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for n in at_loss))
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
@@ -431,7 +464,9 @@ def go_on(folder):
 
 
 with TemporaryDirectory() as folder:
-    print("2 × 2 goes on:", *(f"{loss:.5f}" for loss in run_ranks(save_on_a_mesh, 4, f"{folder}/monday")[0]))
+    print(
+        "2 × 2 goes on:", *(f"{loss:.5f}" for loss in run_ranks(save_on_a_mesh, 4, f"{folder}/monday")[0])
+    )
     print("two ranks do: ", *(f"{loss:.5f}" for loss in run_ranks(go_on, 2, f"{folder}/monday")[0]))
 
 # %% [markdown]
@@ -468,22 +503,31 @@ with TemporaryDirectory() as folder:
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
-names = sorted([*museum.TWO_AXES_BUGS, "sound"], key=lambda name: name[2])  # an order that gives nothing away
+names = sorted(
+    [*museum.TWO_AXES_BUGS, "sound"], key=lambda name: name[2]
+)  # an order that gives nothing away
 exhibits = {"A": names[3], "B": names[2], "C": names[1]}  # print them after you have decided
 makers = {
-    run: museum.TWO_AXES_BUGS[name].planted(llama_2d) if name != "sound" else llama_2d for run, name in exhibits.items()
+    run: museum.TWO_AXES_BUGS[name].planted(llama_2d) if name != "sound" else llama_2d
+    for run, name in exhibits.items()
 }
 reading = replace(even, batch_size=16)
 curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=4, steps=40).losses
 display(
-    viz.plot_loss_curves(curves, title="Which of these runs are sound?", subtitle="loss in nats; broad: one device"),
+    viz.plot_loss_curves(
+        curves, title="Which of these runs are sound?", subtitle="loss in nats; broad: one device"
+    ),
     viz.plot_loss_differences(curves),
 )
 
 # %%
-predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound") or "none")
+predict(
+    "the sound runs",
+    guess=None,
+    answer="".join(run for run in exhibits if exhibits[run] == "sound") or "none",
+)
 for run, make in makers.items():
     try:
         assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:5])
@@ -508,7 +552,9 @@ for run, make in makers.items():
 
 # %%
 try:
-    assert_parallel_equals(llama_alone, makers["A"], replace(text, batch_size=9), world_size=6, rungs=RUNGS[:3])
+    assert_parallel_equals(
+        llama_alone, makers["A"], replace(text, batch_size=9), world_size=6, rungs=RUNGS[:3]
+    )
 except NotEqual as error:
     predict("of the right gradient", guess=None, answer=round(error.ratio, 4))
     print(fill(str(error).split("; ")[-1], 110))
@@ -688,7 +734,9 @@ class Theirs:
 
 
 try:
-    assert_parallel_equals(partial(Theirs, parts=1), partial(Theirs, parts=3), text, world_size=1, rungs=RUNGS[:4])
+    assert_parallel_equals(
+        partial(Theirs, parts=1), partial(Theirs, parts=3), text, world_size=1, rungs=RUNGS[:4]
+    )
 except NotEqual as error:
     print(f"falls on: {error.rung}\n{fill(str(error).split('; ', 2)[-1], 110)}\n")
 for name, found in presets.read("wild", "results").items():
@@ -710,7 +758,8 @@ from course_lib.costs.published.claimed_sequence import claim_rows, host_rows
 for row in host_rows():
     fits = "fits" if row.fits else "too much"
     print(
-        f"{row.convention.name:13}: {row.convention.bytes_per_parameter:2} bytes a parameter, {row.nbytes / 1e9:6,.0f} GB, {fits}"
+        f"{row.convention.name:13}: {row.convention.bytes_per_parameter:2} bytes a parameter, "
+        f"{row.nbytes / 1e9:6,.0f} GB, {fits}"
     )
 
 print(f"\nlongest text in tokens{'':46} FSDP alone   with TP")
@@ -732,7 +781,10 @@ for one in recorded():
     if case.config.name.endswith("70B"):
         pieces = 4 * costs.model_parameters(case.config) / case.dp / case.tp
         how = "recomputed" if case.checkpointing else "kept"
-        print(f"dp {case.dp:4} × tp {case.tp}, {how:10}: pieces {held['start'].weights / 2**30:5.2f} GiB", end=" ")
+        print(
+            f"dp {case.dp:4} × tp {case.tp}, {how:10}: pieces {held['start'].weights / 2**30:5.2f} GiB",
+            end=" ",
+        )
         print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f} GiB")
 
 # %% [markdown]
@@ -753,7 +805,9 @@ for one in on_gpu.recorded():
     flops_per_s = costs.training_flops(case.config, sequence=case.sequence) * tokens_per_s
     mfu = flops_per_s / load_device("h200_sxm_141").dense_flops_per_s["bf16"]
     how = "offloaded" if case.offload else "recomputed" if case.checkpointing else "kept"
-    print(f"{case.config.name} reads {case.sequence:6,}, {how:10}: formula {peak / 2**30:6.2f} GiB", end=", ")
+    print(
+        f"{case.config.name} reads {case.sequence:6,}, {how:10}: formula {peak / 2**30:6.2f} GiB", end=", "
+    )
     print(f"really {more / 2**20:.1f} MiB more; {tokens_per_s:6,.0f} tokens/s, MFU {mfu:3.0%}")
 
 for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:

@@ -86,7 +86,14 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %%
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 SCHEDULE = make_schedule("1f1b", 2, 2)  # two ranks, two micro-batches
 
@@ -103,7 +110,9 @@ def llama_3d(train):
 # %%
 layout = run_ranks(lambda: llama_3d(TrainConfig()).local.layout, 8)[0]
 places = [*coordinates(layout.sizes)]
-shown = [name for name in layout.parameters if name.split(".")[0] != "layers" or ".0." in name or ".3." in name]
+shown = [
+    name for name in layout.parameters if name.split(".")[0] != "layers" or ".0." in name or ".3." in name
+]
 regions = {name: layout.regions()[name] for name in shown if "norm" not in name and "k_proj" not in name}
 viz.plot_layout(regions, layout.shapes(), places, title="Layers 0 and 3 of a small Llama on 2 × 2 × 2")
 
@@ -224,7 +233,10 @@ viz.plot_calibration()
 orders = [row for row in sim.committed_records() if row["test"] == sim.ORDER]
 predict("percent", guess=None, answer=round(100 * float(orders[1]["covered"])), tolerance=0.05)
 for row in orders:
-    print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
+    print(
+        f"{row['group']:17} {row['rows']:>3} pairs, "
+        f"{float(row['covered']):4.0%} in the right order; {row['note']}"
+    )
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -282,7 +294,10 @@ for one in best:
     held = {part: size / GiB for part, size in one.memory.items()}
     states, other = held["weights"] + held["gradients"], one.memory_bytes / GiB
     other -= states + held["activations"]
-    print(f"pp {one.policy['pp']:2}   {one.causes_s['bubble']:.2f} s  {one.causes_s['recompute']:.2f} s", end="")
+    print(
+        f"pp {one.policy['pp']:2}   {one.causes_s['bubble']:.2f} s  {one.causes_s['recompute']:.2f} s",
+        end="",
+    )
     print(f"{states:13.1f} GiB{held['activations']:15.1f} GiB{other:11.1f} GiB")
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
@@ -393,11 +408,15 @@ runs["slow checkpoints too"] = replace(runs["after a restart"], checkpoint_s=60)
 
 
 def with_dice(run, interval_s):
-    ends = [planner.play_run(run, interval_s, elapsed_s=54 * planner.DAY_S, seed=seed) for seed in range(4)]
+    ends = [
+        planner.play_run(run, interval_s, elapsed_s=54 * planner.DAY_S, seed=seed) for seed in range(4)
+    ]
     return fmean(one.shares.training for one in ends)
 
 
-played = {name: {tau: with_dice(run, tau) for tau in (60.0, 300.0, 1800.0, 7200.0)} for name, run in runs.items()}
+played = {
+    name: {tau: with_dice(run, tau) for tau in (60.0, 300.0, 1800.0, 7200.0)} for name, run in runs.items()
+}
 print(f"at most {restart_s / 60:.1f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
@@ -445,7 +464,9 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 # Look at the best three: are they three different answers? In a shell:
 # python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json
 with TemporaryDirectory() as folder, chdir(folder):
-    plan_command(["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "out=plan.json"])
+    plan_command(
+        ["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "out=plan.json"]
+    )
 
 # %% [markdown]
 # | block | what it says |
@@ -516,7 +537,10 @@ print(f"the factor of three steps: {factor:.2f}")
 print(f"the other {len(own) - 3}: off by {np.median(sim.off_by(off[3:])):.0%} before, ", end="")
 print(f"{np.median(sim.off_by(off[3:] + np.log(factor))):.0%} after")
 medians = {row["test"]: row for row in sim.committed_records() if row["group"] == "median of groups"}
-for test, words in {"sources, without": "no own step", "sources, three own rows": "three own steps"}.items():
+for test, words in {
+    "sources, without": "no own step",
+    "sources, three own rows": "three own steps",
+}.items():
     print(f"{medians[test]['rows']} clusters, {words}: off by {float(medians[test]['median']):.1%}")
 
 # %%
@@ -526,7 +550,9 @@ machine = sim.machine_of(JOB.cluster)
 names = sim.constant_names(machine.generation, JOB.software)
 coefficients = {name: values.get(constant, 1.0) for name, constant in names.items()}
 # What the same machine would do by these constants, and the steps of all layouts on it.
-unseen = sim.rates_from(machine, coefficients, fp8=0, keeps_scores=0, gradient_bytes=JOB.software.gradient_bytes)
+unseen = sim.rates_from(
+    machine, coefficients, fp8=0, keeps_scores=0, gradient_bytes=JOB.software.gradient_bytes
+)
 step_s = sim.step_times(LLAMA, unseen, whole.policies).total
 winner = planner.policy_name(whole.policies, int(step_s.argmin()))
 print(f"fitted to {len(strangers)} steps: {winner}, {step_s.min():.2f} s")
@@ -550,11 +576,23 @@ v100, reached = rows["mlm20-004"], {}
 rates = sim.rates_of(v100.machine, v100.software)
 measured = {1: costs.MEGATRON_2019_ALONE_FLOPS_PER_S, 512: costs.MEGATRON_2019_FLOPS_PER_S / 512}
 for gpus, (hidden, layers, heads, tp) in {1: (1536, 40, 16, 1), 512: (3072, 72, 32, 8)}.items():
-    sizes = {"hidden_size": hidden, "n_layers": layers, "n_heads": heads, "n_kv_heads": heads, "ffn_size": 4 * hidden}
-    model, policy = replace(v100.model, **sizes), replace(v100.policies, tp=tp, dp=gpus // tp, micro_batch=8)
+    sizes = {
+        "hidden_size": hidden,
+        "n_layers": layers,
+        "n_heads": heads,
+        "n_kv_heads": heads,
+        "ffn_size": 4 * hidden,
+    }
+    model, policy = (
+        replace(v100.model, **sizes),
+        replace(v100.policies, tp=tp, dp=gpus // tp, micro_batch=8),
+    )
     said = sim.step_times(model, rates, policy).total
     reached[gpus] = float(sim.utilisation(model, policy, said, rates)[1][0]) * rates.peak_flops_per_s
-    print(f"{gpus:3} V100s: predicted {reached[gpus] / 1e12:.1f} TFLOP/s each, reported {measured[gpus] / 1e12:.1f}")
+    print(
+        f"{gpus:3} V100s: predicted {reached[gpus] / 1e12:.1f} TFLOP/s each, "
+        f"reported {measured[gpus] / 1e12:.1f}"
+    )
 print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measured[512] / measured[1]:.0%}")
 
 # %% [markdown]
@@ -566,14 +604,22 @@ print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measure
 
 # %% varies="the seconds of each search"
 problem = planner.stage_problem(
-    load_model("llama3_1_8b"), {"h100_sxm_80": 2, "a100_sxm_80": 2}, sequence=8192, micro_batch=1, n_microbatches=8
+    load_model("llama3_1_8b"),
+    {"h100_sxm_80": 2, "a100_sxm_80": 2},
+    sequence=8192,
+    micro_batch=1,
+    n_microbatches=8,
 )
 print(f"{planner.n_assignments(problem):,} assignments of {len(problem.layers)} layers")
 for one in planner.compare_methods(problem):
     on = ", ".join(
-        f"{size} on {problem.gpus[gpu].name[:4]}" for size, gpu in zip(one.answer.sizes, one.answer.gpus, strict=True)
+        f"{size} on {problem.gpus[gpu].name[:4]}"
+        for size, gpu in zip(one.answer.sizes, one.answer.gpus, strict=True)
     )
-    print(f"{one.method:15} {one.slowest_s:.4f} s for the slowest stage, found in {1000 * one.search_s:5.1f} ms: {on}")
+    print(
+        f"{one.method:15} {one.slowest_s:.4f} s for the slowest stage, "
+        f"found in {1000 * one.search_s:5.1f} ms: {on}"
+    )
 
 # %% [markdown]
 # All five reach the same pace. The first three also know that nothing is better: they try all, build on best answers to smaller questions, or ask a solver for whole numbers. The last two change a random answer, or learn by rewards, and have merely stopped. The second is by far the quickest, because it never solves the same smaller question twice.

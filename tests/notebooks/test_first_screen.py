@@ -1,4 +1,4 @@
-"""A learner's copy has no outputs: its text tells no answer before the guess, and nothing of a picture not drawn yet."""
+"""A learner's copy has no outputs: its text tells no answer before the guess, and nothing of a picture too early."""
 
 from __future__ import annotations
 
