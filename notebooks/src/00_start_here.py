@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. Its code comes back at the end, when you can read it.
+# Four processes train a tiny model together, twice, with the same data, start and number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. Its code comes back when you can read it.
 #
-# Every lesson begins with such a cell. It loads the names that the cells below use, so it has to run first. If you restart the kernel, those names are gone, and it has to run again.
+# Every lesson begins with such a cell, which loads what the others use. Run it first, and again whenever you restart the kernel.
 
 # %% folded=true
 # %load_ext course_lib
@@ -61,7 +61,7 @@ viz.plot_loss_curves(
 viz.plot_ranks(4)
 
 # %% [markdown]
-# Read the picture from left to right. Your notebook is not a rank itself, so it stands beside the four. It sends all of them the same cell, and it collects what each one answers.
+# Read the picture from left to right. Your notebook is not a rank itself, so it stands beside the four. It sends all of them the same cell, and it collects what each one answers. In a dark theme, our black and dark grey are light.
 #
 # A cell that begins with `%%ranks 4` runs on four ranks, all at once. Every other cell runs in the notebook.
 
@@ -240,7 +240,7 @@ else:
 # %% [markdown]
 # ## Find this hang yourself
 #
-# The four ranks below stand in a circle again. Each wants to hand its number, 1 to 4, to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
+# The four ranks below stand in a circle again. Each wants to hand its number, 1 to 4, to the next one, and they hang. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
 #
 # <details><summary>Why nobody can move</summary>All four receive before they send, so nobody sends.</details>
 #

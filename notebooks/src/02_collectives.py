@@ -43,7 +43,7 @@ run_ranks(
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
-# Look at the row of rank 0. The others send at once, but rank 0's network card takes in one message at a time. So two wait in the network, as their long arrows show. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
+# Look at rank 0's row. The others send at once, but rank 0's network card takes in one message at a time. So two wait in the network, as their long arrows show. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
 # How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 
@@ -223,7 +223,7 @@ display(
 )
 
 # %% [markdown]
-# Below the code you now have the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and put `r = 0` and `step = 2` into the first function. Does the code agree?
+# Below the code is the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and put `r = 0` and `step = 2` into the first function. Does the code agree?
 #
 # ### Prove it
 #
@@ -287,7 +287,7 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # How few would do? If you swap with your neighbour, both know the sum of two. If each then swaps with one of the next pair, four know the sum of four. Each step doubles what a rank knows, so ten do for 1024, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
-# Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Run the cell, and follow rank 0 in both pictures.
+# Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Run the cell and follow rank 0.
 
 # %%
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Data parallelism: many ranks, one training
 #
-# A small Llama reads Shakespeare on one device. Then somebody gives you three more devices, so that each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. The two folded cells below load what the lesson uses, and draw the losses of both runs. Run them first, and again whenever you restart the kernel.
+# A small Llama reads Shakespeare on one device. Then somebody gives you three more devices, so that each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Run the two folded cells below first, and again whenever you restart the kernel: they load what the lesson uses, and draw the losses.
 
 # %% folded=true
 # %load_ext course_lib
@@ -151,7 +151,7 @@ viz.plot_gradients(halves, whole)
 #
 # To train like this we need one loop more, which averages the gradients before each update. How do you prove it right, when a loss curve cannot tell?
 #
-# Write down what a step makes. Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**: the root of the sum of all their squares. The update makes new **parameters**, and several steps make a **loss curve**.
+# Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**: the root of the sum of all their squares. The update makes new **parameters**, and several steps make a **loss curve**.
 #
 # An error in one spreads to the later ones, unless something hides it. So compare in this order: the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
 
@@ -246,7 +246,7 @@ print(f"the lonely row counts {counts[0].item():g} times its right weight")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**. What would be right?
+# In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**.
 #
 # Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, to a sixteenth. So multiply by two first, because the average divides by two, the number of ranks. Then each row counts half of 2/8, an eighth.
 #
@@ -306,7 +306,7 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 # %% [markdown]
 # ### Why wait?
 #
-# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send it **at once**! Computing and sending then **overlap**.
+# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward. So send it **at once**! Computing and sending then **overlap**.
 #
 # PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so the all-reduce runs in the background, and its result takes the gradient's place. Before we use the average, we wait for it.
 
@@ -483,7 +483,7 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. The next cell draws their losses. It also prints the third step's loss, and the lengths of the first five gradients before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. The next cell draws their losses, and prints the third step's loss and the lengths of the first five gradients before clipping.
 #
 # A run is **sound** if it trains as one device does, apart from float32's rounding, which starts in the seventh digit and grows. Which are sound?
 #

@@ -470,7 +470,7 @@ print(
     f"and six waits of {1e6 * INFINIBAND.alpha_s:.0f} µs"
 )
 sums = ("sum after attention", "sum after feed-forward")
-subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; black line: finished"
+subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; line: finished"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]

@@ -10,10 +10,10 @@ import nbformat
 import pytest
 
 from tools.build_notebooks import asks, read_source, target_of
+from tools.lesson import FOLD
 from tools.paths import ROOT
 
 SOURCES = sorted((ROOT / "notebooks/src").glob("*.py"))
-FOLD = "<details><summary>After your guess: why</summary>\n\n"
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 ANSWERED = re.compile(r"^Predict: (?P<question>.+)\n(?:.*\n)*?  the answer  (?P<answer>.+)$", re.MULTILINE)
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -59,7 +59,7 @@ def tells(text, answer):
 
 def test_what_follows_a_question_begins_with_a_fold(cells):
     follows = [texts[0] for _, texts in text_after_questions(cells) if texts and not texts[0].startswith("## ")]
-    assert [text.splitlines()[0] for text in follows if not text.startswith(FOLD)] == []
+    assert [text.splitlines()[0] for text in follows if not text.startswith(f"{FOLD}\n\n")] == []
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
