@@ -44,7 +44,7 @@ def test_a_share_is_written_in_per_cent():
 
 
 def test_a_rank_has_its_colour():
-    assert badge(1) == '<span class="badge" style="background: #E69F00; color: #1B2630">rank 1</span>'
+    assert badge(1) == f'<span class="badge" style="background: #E69F00; color: {DARK_LETTERS}">rank 1</span>'
 
 
 def test_a_slide_says_what_it_shows():
