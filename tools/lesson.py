@@ -12,6 +12,7 @@ from typing import Any
 import jupytext
 
 DEEPER, WORDS_A_MINUTE = "# Going deeper", 150
+FOLD = "<details><summary>After your guess: why</summary>"  # over what would tell a question's answer below it
 _PREDICTION = re.compile(r"^ *predict\(", re.MULTILINE)
 _PROMISES = re.compile(r"^- (?P<promise>.+)$", re.MULTILINE)
 _ROUND_MINUTES = 5
@@ -24,8 +25,9 @@ def cells(source: Path) -> list[Any]:
 
 
 def words(text: str) -> list[str]:
-    """The words that a reader sees: comments and pictures are none."""
-    shown = re.sub(r"<!--.*?-->|!\[.*?\]\(.*?\)|\]\(.*?\)|[|*#`>-]", " ", text, flags=re.DOTALL)
+    """The words to be read: comments, tags, pictures and the label of a fold are none."""
+    unfolded = text.replace(FOLD, "")
+    shown = re.sub(r"<!--.*?-->|</?[a-z][^<>]*>|!\[.*?\]\(.*?\)|\]\(.*?\)|[|*#`>-]", " ", unfolded, flags=re.DOTALL)
     return shown.split()
 
 

@@ -20,7 +20,7 @@ def broadcast(x: Tensor, root: int, port: Port) -> None:
 
 
 def reduce(x: Tensor, root: int, port: Port, combine: Combine) -> None:
-    """Sum every rank's `x` into the root's. Cost: the root receives (p - 1) M, one message after the other."""
+    """Sum every rank's `x` into the root's. Cost: the root receives (p - 1) M, one after the other."""
     if port.rank == root:
         inbox = port.room(x)
         for peer in _others(root, port.size):

@@ -231,8 +231,8 @@ def text_width(words: str, size: float = TEXT, *, bold: bool = False) -> float:
 
 
 def text_on(colour: str) -> str:
-    """White, or black where `style` has ink: on backward's colour its contrast is 5.4, that of ink 3.9."""
-    return "#000000" if style.text_on(colour) == style.INK else style.text_on(colour)
+    """White, or black where `style` has dark letters: on backward's colour its contrast is 5.4, that of ink 3.9."""
+    return style.BLACK_LETTERS if style.text_on(colour) == style.DARK_LETTERS else style.text_on(colour)
 
 
 def _check_fits(what: str, words: str, room: float, *, size: float = TEXT, bold: bool = False) -> None:

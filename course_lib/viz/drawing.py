@@ -13,10 +13,12 @@ from pathlib import Path
 
 from course_lib.errors import four_parts
 from course_lib.viz.canvas import Canvas
+from course_lib.viz.dark import inline_dark_variant
 from course_lib.viz.image import Shown, as_image, image
 from course_lib.viz.kinds import Kind
 
 _FOLD = "<details><summary><small>Let it move; fold this to stop it</small></summary>{}</details>"
+_LIVE = "course-figure"  # the class of what stands in the page itself
 
 
 class Drawing(Shown):
@@ -42,7 +44,8 @@ class Drawing(Shown):
     @property
     def live(self) -> str:
         """Inline, so that its text can be selected; without a title, which a browser shows wherever the mouse rests."""
-        return f'<div style="{self.style}">{self._canvas.written("", self.text)}</div>'
+        svg = self._canvas.written("", self.text)
+        return f'{inline_dark_variant(svg, _LIVE)}<div class="{_LIVE}" style="{self.style}">{svg}</div>'
 
     @property
     def still(self) -> str:

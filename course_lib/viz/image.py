@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 from xml.sax.saxutils import escape, quoteattr
 
+from course_lib.viz.dark import with_dark_variant
 from course_lib.viz.kinds import Kind
 
 _NATURAL = "max-width: 100%"  # at its own size, where there is room
@@ -75,6 +76,6 @@ def as_image(svg: str, text: str, shown: str = _NATURAL) -> str:
 
 
 def image(svg: str, name: str, shown: str) -> str:
-    """The element for an SVG alone."""
-    data = b64encode(svg.encode()).decode()
+    """The element for an SVG alone, light or dark as the page is."""
+    data = b64encode(with_dark_variant(svg).encode()).decode()
     return f'<img alt={quoteattr(name)} src="data:image/svg+xml;base64,{data}" style="{shown}">'

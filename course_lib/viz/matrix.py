@@ -74,12 +74,12 @@ def _subtitle(ledger: Ledger) -> str:
     messages = sum(ledger.messages(rank) for rank in range(ledger.world_size))
     native = sum(event.kind == "native" for event in ledger.events)
     hidden = f"; not shown: messages inside native calls ({native} events)" if native else ""
-    return f"{messages} messages recorded; darker = more bytes{hidden}"
+    return f"{messages} messages recorded; stronger colour = more bytes{hidden}"
 
 
 def _in_words(ledger: Ledger, table: list[list[int]]) -> str:
     """Every non-empty cell, and the sums."""
-    lines = [_subtitle(ledger).replace("; darker = more bytes", "")]
+    lines = [_subtitle(ledger).replace("; stronger colour = more bytes", "")]
     for rank, row in enumerate(table):
         cells = [f"{format_bytes(nbytes)} to rank {to}" for to, nbytes in enumerate(row) if nbytes]
         lines.append(f"  rank {rank} sends {format_bytes(sum(row))}" + (f": {', '.join(cells)}" if cells else ""))

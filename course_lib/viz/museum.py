@@ -124,7 +124,7 @@ def _draw_mark(canvas: Canvas, x: float, y: float, sign: str, fall: Fall) -> Non
         canvas.text(x, y, sign, bold=True, align="middle", colour=EQUAL if sign == "=" else style.SOFT)
         return
     canvas.box(x - 21.5, y - 13, 43, 26, fill=APART, corner=6)
-    canvas.text(x, y, share(fall.deviation), size=_NUMBER, bold=True, align="middle", colour=style.PAPER)
+    canvas.text(x, y, share(fall.deviation), size=_NUMBER, bold=True, align="middle", colour=style.WHITE_LETTERS)
 
 
 def _draw_key(canvas: Canvas, y: float) -> None:

@@ -66,7 +66,7 @@ def plot_overlap(
             place = _WAITING if what == WAITING else _FULL
             draw_kind(axes, [span for span in spans if span.what == what], factor, place)
         bars = [span for span in spans if span.what == COMMUNICATION]
-        write_texts(axes, bars, factor, _FULL, width / reach, room=0.08, colour=style.PAPER)
+        write_texts(axes, bars, factor, _FULL, width / reach, room=0.08, colour=style.WHITE_LETTERS)
         axes.axvline(end, -0.12, 1.12, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
         _name_end(axes, end, f"{end:.3g} {unit}", _compared(ends[name], first_end) if number else "")
     kinds = dict.fromkeys(map(kind_of, timelines.values()))

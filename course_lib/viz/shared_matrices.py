@@ -91,7 +91,7 @@ def draw_bar(page: Axes, x: float, middles: Sequence[float], operation: str, sen
     top, foot = middles[0] - 0.25, middles[-1] + 0.5
     middle = (top + foot) / 2
     marks.box(page, x - 0.15, top, 0.3, foot - top, fill=style.COMMUNICATION, zorder=4)
-    look: dict[str, Any] = {"size": style.SMALL_SIZE, "weight": 600, "color": style.PAPER, "ha": "center"}
+    look: dict[str, Any] = {"size": style.SMALL_SIZE, "weight": 600, "color": style.WHITE_LETTERS, "ha": "center"}
     page.text(x, middle, operation, rotation=90, va="center", zorder=6, **look)
     reach = sheet.text_width(sent, style.SMALL_SIZE) / 2 + 0.08  # its bold letters are a little wider
     within = min(x, style.PAGE_WIDTH - style.MARGIN - reach)

@@ -4,12 +4,15 @@ Colours. The first four ranks and what happens on a rank (compute, waiting, mess
 them, told apart by colour-blind readers; further ranks, and which algorithm ran, have colours of their own, so that no
 colour means two things. Slate always means communication.
 
-On a dark page a card is less than white, so what is pale is a shadow on it: pale on both, and never a light.
+Every colour has a partner for a dark page, `on_dark`: hues keep their meaning there and are lightened where they would
+drown, paper and ink change places, and a tint is mixed with the dark ground. `dark` writes the partners into a figure.
+Where a page shows the light figure alone on a dark ground, its card is less than white, and what is pale is a shadow.
 """
 
 from __future__ import annotations
 
 from course_lib.units import format_seconds
+from course_lib.viz.colours import contrast, lightened, mixed
 
 
 def shadow(colour: str) -> str:
@@ -20,6 +23,9 @@ def shadow(colour: str) -> str:
 
 
 INK, SOFT, PAPER = "#1B2630", "#55636F", "#FFFFFF"
+# Letters on a coloured ground, a trifle beside ink and paper, so that a value tells whether it changes on a dark page.
+DARK_LETTERS, WHITE_LETTERS, DARKENED_LETTERS = "#1B2631", "#FFFFFE", "#FFFFFD"  # the last: white, there dark
+BLACK_LETTERS = "#000001"  # for drawings: on backward's colour their contrast is 5.4, that of ink 3.9
 FAINT, GRID, PANEL = shadow("#D5DCE2"), shadow("#E6EBEF"), shadow("#F2F5F7")
 CARD = 0.86  # how much of a card's white covers the page: all on a white page, and nothing glares on a dark one
 RANK_HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#8C5A3C", "#A8C93A", "#8FA0E8", "#9AA5AE")
@@ -53,6 +59,16 @@ TITLE_SIZE, BASE_SIZE, SMALL_SIZE = 19.0, 14.2, 13.75  # points on the page; all
 HALF_CAP = 0.3636 / 72  # inches per point: half of a capital letter's height, which centres a line of text
 HEADER = 1.12  # inches from the top edge to the content, below title and subtitle
 
+DARK_PAPER = "#171c21"
+_LIGHT = "#dce6ee"  # where a shadow fell
+_PARTNERS = {
+    **dict.fromkeys((one[:7].lower() for one in (FAINT, GRID, PANEL, IDLE)), _LIGHT),
+    **{INK.lower(): "#e8edf1", "#000000": "#ffffff", SOFT.lower(): "#a9b6c1", PAPER.lower(): DARK_PAPER},
+    **{one.lower(): one.lower() for one in (DARK_LETTERS, WHITE_LETTERS, BLACK_LETTERS)},
+    DARKENED_LETTERS.lower(): DARK_LETTERS.lower(),
+}
+_TINTS: dict[str, str] = {}  # what each tint that was mixed is on a dark page
+
 
 def rank_hue(rank: int) -> str:
     """The colour of a rank; it repeats after eight."""
@@ -60,21 +76,31 @@ def rank_hue(rank: int) -> str:
 
 
 def text_on(colour: str) -> str:
-    """White or ink, whichever reads better on `colour` (WCAG contrast)."""
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in _rgb(colour))
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return PAPER if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.07 else INK
+    """White or dark letters, whichever read better on `colour`, on a light page and on a dark one (WCAG contrast)."""
+    here = contrast(colour, PAPER) > contrast(colour, "#000000") / 1.4
+    partner = on_dark(colour)
+    if len(colour) > 7:  # a shadow is no more than its ground
+        there = True
+    elif partner == colour.lower():
+        there = here
+    else:
+        there = contrast(partner, PAPER if here else on_dark(INK)) > contrast(partner, DARK_LETTERS)
+    letters = {(True, True): WHITE_LETTERS, (True, False): DARKENED_LETTERS, (False, False): DARK_LETTERS}
+    return letters.get((here, there), INK)
 
 
 def tint(colour: str, strength: float) -> str:
-    """`colour` mixed with white; strength 1 is the colour itself."""
-    return "#" + "".join(f"{round(255 * (1 - strength * (1 - c))):02x}" for c in _rgb(colour))
+    """`colour` mixed with white, on a dark page with the ground; strength 1 is the colour itself."""
+    found = mixed(colour, PAPER, strength)
+    _TINTS[found] = mixed(on_dark(colour), DARK_PAPER, strength)
+    return found
 
 
-def _rgb(colour: str) -> list[float]:
-    """Red, green and blue from 0 to 1, of a shadow as it is on white."""
-    red, green, blue, share = (int(f"{colour}FF"[place : place + 2], 16) / 255 for place in (1, 3, 5, 7))
-    return [1 - share * (1 - part) for part in (red, green, blue)]
+def on_dark(colour: str) -> str:
+    """The partner of a colour on a dark page: a shadow becomes as much light, and a hue is never darker than it was."""
+    plain = colour[:7].lower()
+    partner = _PARTNERS.get(plain) or _TINTS.get(plain) or lightened(plain, DARK_PAPER, 3.6)
+    return partner + colour[7:]
 
 
 def seconds(duration: float) -> str:

@@ -64,7 +64,7 @@ def _draw_network(page: Axes, middles: list[float], top: float, text: str) -> No
     left = max(style.MARGIN, middles[0] - 1.9)
     width = style.PAGE_WIDTH - 2 * left
     marks.box(page, left, y - 0.19, width, 0.38, fill=style.COMMUNICATION, corner=0.19, zorder=2)
-    marks.label(page, style.PAGE_WIDTH / 2, y, text, colour=style.PAPER, bold=True)
+    marks.label(page, style.PAGE_WIDTH / 2, y, text, colour=style.WHITE_LETTERS, bold=True)
 
 
 def _draw_node(page: Axes, at: tuple[float, float], wide: float, ranks: range, all_ranks: int) -> None:

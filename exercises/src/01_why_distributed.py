@@ -231,7 +231,8 @@ check("01.4", needs, seed=GRADE_SEED)
 def zero_bytes(parameters, ranks, stage, weights, gradients, optimizer):
     """Return the bytes that the fullest rank holds.
 
-    weights, gradients, optimizer: bytes for each parameter. zero_bytes(13, 3, 1, 2, 2, 12) is 26 + 26 + 5 * 12 = 112.
+    weights, gradients, optimizer: bytes for each parameter.
+    zero_bytes(13, 3, 1, 2, 2, 12) is 26 + 26 + 5 * 12 = 112.
     """
     ### BEGIN SOLUTION
     shard = -(-parameters // ranks)
@@ -280,7 +281,8 @@ check("01.5", zero_bytes)
 def train_zero_1(weights, gradients, make_optimizer):
     """Return the whole bf16 weights after all steps, on every rank.
 
-    weights: bf16, one dimension, the same on all ranks. gradients: this rank's own, bf16, one for each step.
+    weights: bf16, one dimension, the same on all ranks.
+    gradients: this rank's own, bf16, one for each step.
     """
     rank, p = dist.get_rank(), dist.get_world_size()
     ### BEGIN SOLUTION
@@ -326,7 +328,9 @@ check("01.6", train_zero_1)
 
 # %% nbgrader={"grade": false, "grade_id": "01-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def activation_bytes(c, batch, sequence, recompute):
-    """Return the bytes that all layers of the model with configuration `c` keep in bf16; recompute: True or False."""
+    """Return the bytes that all layers of the model with configuration `c` keep in bf16;
+    recompute: True or False.
+    """
     ### BEGIN SOLUTION
     T, H, head_size = batch * sequence, c.hidden_size, c.hidden_size // c.n_heads
     kv = c.n_kv_heads * head_size
@@ -397,7 +401,8 @@ check("01.8", gpus_needed)
 def training_days(parameters, tokens, gpus, peak_flops_per_s, utilisation, kind, recomputed):
     """Return the days that a training takes.
 
-    peak_flops_per_s: of one GPU. utilisation: a share of it, for instance 0.42. kind: "model" or "hardware".
+    peak_flops_per_s: of one GPU. utilisation: a share of it, for instance 0.42.
+    kind: "model" or "hardware".
     """
     ### BEGIN SOLUTION
     operations = 6 if kind == "model" else 6 + 2 * recomputed

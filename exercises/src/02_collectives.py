@@ -76,7 +76,10 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% nbgrader={"grade": false, "grade_id": "02-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, M = given("02.1", GRADE_SEED)
 print(f"p = {p} ranks, M = {M:,} bytes")
-print(f"NVLINK.time_s(nbytes) = {NVLINK.alpha_s * 1e6:g} us + nbytes / ({NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s)")
+print(
+    f"NVLINK.time_s(nbytes) = {NVLINK.alpha_s * 1e6:g} us + nbytes "
+    f"/ ({NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s)"
+)
 
 # %% [markdown]
 # Replace each `None` by a number, or by an expression in `p` and `M`:
@@ -276,7 +279,9 @@ check("02.4", ring_all_reduce)
 
 # %% nbgrader={"grade": false, "grade_id": "02-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def tree_broadcast(x, src):
-    """Return rank src's x on every rank. Elsewhere x only shows shape and dtype; its values do not matter."""
+    """Return rank src's x on every rank. Elsewhere x only shows shape and dtype;
+    its values do not matter.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     ### BEGIN SOLUTION
     x = x.clone()
@@ -366,7 +371,8 @@ who_holds_what("all_to_all", world_size=4)
 def all_to_all(x):
     """Chunk j of x goes to rank j; return the chunks that came, in rank order, as one tensor.
 
-    On 2 ranks with x = [1, 2, 3, 4] and x = [5, 6, 7, 8], rank 0 returns [1, 2, 5, 6] and rank 1 [3, 4, 7, 8].
+    On 2 ranks with x = [1, 2, 3, 4] and x = [5, 6, 7, 8], rank 0 returns [1, 2, 5, 6]
+    and rank 1 [3, 4, 7, 8].
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     chunks = x.tensor_split(world_size)
@@ -420,7 +426,10 @@ def suspect_max(x):
 # %%
 for ranks in (2, 3, 4):
     run_ranks(suspect_max, ranks, torch.arange(12.0))
-    print(f"{ranks} ranks: each sends {ledger().bytes_sent(0)} bytes, a ring needs {2 * (ranks - 1) * 48 // ranks}")
+    print(
+        f"{ranks} ranks: each sends {ledger().bytes_sent(0)} bytes, "
+        f"a ring needs {2 * (ranks - 1) * 48 // ranks}"
+    )
 
 # %% [markdown]
 # Write it again without the bug. **Target:** the same results, and each rank sends 2(p-1)/p of the tensor.

@@ -137,12 +137,15 @@ check("03.2", same_start)
 def train_on_share(model, inputs, targets):
     """Leave the whole batch's gradient in p.grad on every rank, and return the whole batch's mean loss.
 
-    inputs: (rows, 6). targets: (rows,), each 0, 1 or -100. The loss is the cross-entropy of the targets that count.
+    inputs: (rows, 6). targets: (rows,), each 0, 1 or -100.
+    The loss is the cross-entropy of the targets that count.
     """
     ### BEGIN SOLUTION
     summed = F.cross_entropy(model(inputs), targets, ignore_index=-100, reduction="sum")
     counted = (targets != -100).sum()
-    all_summed, all_counted = comm.all_reduce(torch.stack([summed.detach(), counted.to(summed.dtype)])).tolist()
+    all_summed, all_counted = comm.all_reduce(
+        torch.stack([summed.detach(), counted.to(summed.dtype)])
+    ).tolist()
     (summed * dist.get_world_size() / all_counted).backward()
     average_gradients(model)
     return all_summed / all_counted
@@ -176,7 +179,10 @@ check("03.3", train_on_share)
 # %% nbgrader={"grade": false, "grade_id": "03-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, L, P = given("03.4", GRADE_SEED)
 print(f"p = {p} ranks, L = {L} layers, P = {P:,} parameters")
-print(f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, bandwidth_bytes_per_s = {INFINIBAND.bandwidth_bytes_per_s:g}")
+print(
+    f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, "
+    f"bandwidth_bytes_per_s = {INFINIBAND.bandwidth_bytes_per_s:g}"
+)
 
 # %% [markdown]
 # *Naive* is your 03.1, with a ring all-reduce for each tensor. With *buckets*, gradients lie one after the other in flat tensors, in the order
@@ -314,7 +320,8 @@ check("03.6", average_in_buckets)
 def accumulate(model, parts):
     """Leave the gradient of the whole step in p.grad.
 
-    parts: this rank's micro-batches (inputs, targets); the loss is F.cross_entropy(model(inputs), targets), over all rows.
+    parts: this rank's micro-batches (inputs, targets);
+    the loss is F.cross_entropy(model(inputs), targets), over all rows.
     """
     ### BEGIN SOLUTION
     rows = sum(len(targets) for _, targets in parts)
@@ -416,7 +423,9 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
     batches = batches or (lambda number: task(number, rows))
     try:
         one, several = make(Trainer), make(trainer_class)
-        print(assert_parallel_equals(one, several, batches, world_size=world_size, rungs=rungs, steps=steps))
+        print(
+            assert_parallel_equals(one, several, batches, world_size=world_size, rungs=rungs, steps=steps)
+        )
     except NotEqual as error:
         print(error)
 
@@ -432,7 +441,9 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
 # %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails on 4 ranks, and Suspect's numbers there divided by one device's."""
+        """Return two things: the name of the first rung that fails on 4 ranks,
+        and Suspect's numbers there divided by one device's.
+        """
         ### BEGIN SOLUTION
         return "gradients", 4.0
         ### END SOLUTION
@@ -470,7 +481,9 @@ class Counting(Trainer):
         super().__init__(model, config, mesh=make_mesh(dp=dist.get_world_size()), apply=(replicate(),))
 
     def compute_gradients(self, batch):
-        parts = micro_batches(share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation)
+        parts = micro_batches(
+            share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation
+        )
         total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
         for part in parts:
             self.seen += 1
@@ -515,7 +528,9 @@ for step, (right, found) in enumerate(zip(one_device, on_ranks, strict=True), st
 # %% nbgrader={"grade": false, "grade_id": "03-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Counted(Counting):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails, and the first step (from 1) that trains wrongly."""
+        """Return two things: the name of the first rung that fails,
+        and the first step (from 1) that trains wrongly.
+        """
         ### BEGIN SOLUTION
         return "parameters", 2
         ### END SOLUTION
@@ -523,7 +538,9 @@ class Counted(Counting):
     def compute_gradients(self, batch):
         """Leave the whole batch's gradient on every rank, and return the whole batch's loss."""
         ### BEGIN SOLUTION
-        parts = micro_batches(share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation)
+        parts = micro_batches(
+            share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation
+        )
         total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
         for number, part in enumerate(parts, start=1):
             with nullcontext() if number == len(parts) else self.model.no_sync():
@@ -583,7 +600,9 @@ def overlapped_backward(model, loss, buckets):
         missing[number].remove(p)
         if not missing[number]:
             flat = torch.cat([q.grad.flatten() for q in buckets[number]])
-            under_way.append((buckets[number], flat, comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True)))
+            under_way.append(
+                (buckets[number], flat, comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True))
+            )
 
     hooks = [p.register_post_accumulate_grad_hook(ready) for bucket in buckets for p in bucket]
     loss.backward()

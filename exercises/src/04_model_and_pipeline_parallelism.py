@@ -58,7 +58,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 
 # %% nbgrader={"grade": false, "grade_id": "04-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def train_half(half, inputs, targets, shape):
-    """Leave the gradients in the `.grad` of this half's parameters; return the loss on rank 1, as a number.
+    """Leave the gradients in the `.grad` of this half's parameters;
+    return the loss on rank 1, as a number.
 
     inputs: (rows, 6), for rank 0. targets: (rows,), for rank 1. shape: of what passes the cut, (rows, 4).
     """
@@ -87,18 +88,25 @@ check("04.1", train_half)
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 N, m, F_s, B_s = given("04.2", GRADE_SEED)
-print(f"line 1   N = {N} GPUs, m = {m} micro-batches; each takes each GPU {F_s} s forward and {B_s} s backward")
+print(
+    f"line 1   N = {N} GPUs, m = {m} micro-batches; "
+    f"each takes each GPU {F_s} s forward and {B_s} s backward"
+)
 print(f"line 2   in a step every GPU computes for {m * (F_s + B_s)} s")
 print(f"line 3   and waits for the others for {(N - 1) * (F_s + B_s)} s")
 print(f"line 4   so a step takes {m * (F_s + B_s) + (N - 1) * (F_s + B_s)} s")
-print(f"line 5   the idle time fraction of a step is (N - 1)/m = {(N - 1) / m:.1%}: more micro-batches, less idle time")
+print(
+    f"line 5   the idle time fraction of a step is (N - 1)/m = {(N - 1) / m:.1%}: "
+    "more micro-batches, less idle time"
+)
 
 # %% [markdown]
 # Do not take anybody's word for it: time the schedule. `idle_s` gives the seconds in which each rank computes nothing.
 
 # %%
 slots = time_schedule(
-    make_schedule("gpipe", N, m), Durations(forward_s=F_s, backward_input_s=B_s / 2, backward_weight_s=B_s / 2)
+    make_schedule("gpipe", N, m),
+    Durations(forward_s=F_s, backward_input_s=B_s / 2, backward_weight_s=B_s / 2),
 )
 print("idle seconds of each rank:", idle_s(slots, N))
 print("last end:", max(slot.end_s for slot in slots))
@@ -142,9 +150,15 @@ check("04.2", idle, seed=GRADE_SEED)
 
 # %%
 def timed(stages, m):
-    """Milliseconds of GPipe's step; `stages` are the ms of one micro-batch on each stage, a third of them forward."""
-    durations = [Durations(forward_s=ms / 3, backward_input_s=ms / 3, backward_weight_s=ms / 3) for ms in stages]
-    return round(max(slot.end_s for slot in time_schedule(make_schedule("gpipe", len(stages), m), durations)))
+    """Milliseconds of GPipe's step; `stages` are the ms of one micro-batch on each stage,
+    a third of them forward.
+    """
+    durations = [
+        Durations(forward_s=ms / 3, backward_input_s=ms / 3, backward_weight_s=ms / 3) for ms in stages
+    ]
+    return round(
+        max(slot.end_s for slot in time_schedule(make_schedule("gpipe", len(stages), m), durations))
+    )
 
 
 for stages in ([10, 6], [8, 8]):
@@ -162,7 +176,8 @@ for stages in ([10, 6], [8, 8]):
 def cut_layers(costs, p, m):
     """Return two things: a list of how many layers each of p stages gets, and the ms of GPipe's step.
 
-    costs: the ms of each layer for one micro-batch, whole numbers; the list stays as it is. m: micro-batches.
+    costs: the ms of each layer for one micro-batch, whole numbers; the list stays as it is.
+    m: micro-batches.
     For [8, 1, 1, 1, 5], p = 2 and m = 4 return [1, 4] and 40.
     """
     ### BEGIN SOLUTION
@@ -205,7 +220,9 @@ check("04.3", cut_layers)
 
 # %% nbgrader={"grade": false, "grade_id": "04-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def gpipe_order(rank, p, m):
-    """Return the list of what one rank computes, of Forward(stage, microbatch) and Backward(stage, microbatch)."""
+    """Return the list of what one rank computes, of Forward(stage, microbatch)
+    and Backward(stage, microbatch).
+    """
     ### BEGIN SOLUTION
     return [Forward(rank, k) for k in range(m)] + [Backward(rank, k) for k in range(m)]
     ### END SOLUTION
@@ -271,7 +288,10 @@ check("04.5", one_f_one_b_order)
 from course_lib.schedules import held
 
 for rank in range(4):
-    print(f"interleaved, rank {rank}:", held(make_schedule("interleaved", 4, 8, stages_per_rank=2), rank).in_flight)
+    print(
+        f"interleaved, rank {rank}:",
+        held(make_schedule("interleaved", 4, 8, stages_per_rank=2), rank).in_flight,
+    )
 
 # %% [markdown]
 # Interleaved is the hard one. There a rank sends p micro-batches through one of its stages before its next stage has its turn. Count the
@@ -443,7 +463,10 @@ def task(number):
 
 
 def train(model, step, name):
-    optimizer, losses = getattr(torch.optim, name)(model.parameters(), lr={"AdamW": 0.02, "SGD": 0.7}[name]), []
+    optimizer, losses = (
+        getattr(torch.optim, name)(model.parameters(), lr={"AdamW": 0.02, "SGD": 0.7}[name]),
+        [],
+    )
     for number in range(60):
         optimizer.zero_grad()
         losses.append(step(model, *task(number)))
@@ -460,7 +483,9 @@ def one_device(model, inputs, targets):
 def on_ranks(step, name):
     torch.manual_seed(0)
     half = cut(MLP(gelu=True), (2, 1))[dist.get_rank()]
-    return train(half, lambda half, x, y: step(half, list(zip(x.chunk(4), y.chunk(4), strict=True)), 4), name)
+    return train(
+        half, lambda half, x, y: step(half, list(zip(x.chunk(4), y.chunk(4), strict=True)), 4), name
+    )
 
 
 def compare(step, name="AdamW"):
@@ -556,7 +581,9 @@ shape_of_model = ModelConfig(
 
 
 def sequences(number):
-    tokens = torch.randint(20, (4, 1), generator=torch.Generator().manual_seed(number)) + 3 * torch.arange(7)
+    tokens = torch.randint(20, (4, 1), generator=torch.Generator().manual_seed(number)) + 3 * torch.arange(
+        7
+    )
     return tokens[:, :-1] % 20, tokens[:, 1:] % 20
 
 
@@ -577,8 +604,14 @@ def train_tied(step):
 def compare_tied(step):
     (alone, _), results = run_ranks(train_tied, 1, step)[0], run_ranks(train_tied, 3, step)
     for number in (1, 20, 40, 60):
-        print(f"step {number:2}   one rank {alone[number - 1]:.2f}   three ranks {results[-1][0][number - 1]:.2f}")
-    print(f"largest difference of the two copies afterwards: {(results[0][1] - results[-1][1]).abs().max():.2f}")
+        print(
+            f"step {number:2}   one rank {alone[number - 1]:.2f}   "
+            f"three ranks {results[-1][0][number - 1]:.2f}"
+        )
+    print(
+        "largest difference of the two copies afterwards: "
+        f"{(results[0][1] - results[-1][1]).abs().max():.2f}"
+    )
 
 
 compare_tied(tied_step)

@@ -119,7 +119,8 @@ check("05.1", parts, seed=GRADE_SEED)
 def column_parallel(x, weight, bias, gradient):
     """Return four tensors: the output, and the gradients of weight, bias and x.
 
-    x: (rows, in). weight: (out/p, in), bias: (out/p), this rank's. gradient: (rows, out/p), that of this rank's outputs.
+    x: (rows, in). weight: (out/p, in), bias: (out/p), this rank's.
+    gradient: (rows, out/p), that of this rank's outputs.
     """
     ### BEGIN SOLUTION
     y = x @ weight.T + bias
@@ -158,7 +159,8 @@ check("05.2", column_parallel)
 def row_parallel(x, weight, bias, gradient):
     """Return four tensors: the output, and the gradients of weight, bias and x.
 
-    x: (rows, in/p), this rank's features. weight: (out, in/p), this rank's. bias: (out). gradient: (rows, out), the output's.
+    x: (rows, in/p), this rank's features. weight: (out, in/p), this rank's. bias: (out).
+    gradient: (rows, out), the output's.
     """
     ### BEGIN SOLUTION
     y = comm.all_reduce(x @ weight.T) + bias
@@ -199,7 +201,8 @@ check("05.3", row_parallel)
 def feed_forward(x, w1, b1, w2, b2, gradient):
     """Return six tensors: the output, and the gradients of w1, b1, w2 (this rank's parts), b2 and x.
 
-    x: (rows, in). w1: (hidden, in), b1: (hidden), w2: (in, hidden), b2: (in), all whole. gradient: (rows, in), the output's.
+    x: (rows, in). w1: (hidden, in), b1: (hidden), w2: (in, hidden), b2: (in), all whole.
+    gradient: (rows, in), the output's.
     """
     ### BEGIN SOLUTION
     rank, p = dist.get_rank(), dist.get_world_size()
@@ -245,9 +248,11 @@ check("05.4", feed_forward)
 
 # %% nbgrader={"grade": false, "grade_id": "05-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def loss_of_parts(logits, targets, first):
-    """Return two tensors: the losses (B, S), and the gradient of their mean with respect to `logits` (B, S, V/p).
+    """Return two tensors: the losses (B, S), and the gradient of their mean with respect to `logits`
+    (B, S, V/p).
 
-    logits: (B, S, V/p), those of the words first, first + 1, ... targets: (B, S), words of the whole vocabulary.
+    logits: (B, S, V/p), those of the words first, first + 1, ...
+    targets: (B, S), words of the whole vocabulary.
     """
     ### BEGIN SOLUTION
     width = logits.shape[-1]
@@ -299,11 +304,11 @@ check("05.5", loss_of_parts)
 
 # %% nbgrader={"grade": false, "grade_id": "05-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def share_heads(n_heads, n_kv_heads, gradient, group):
-    """Return four things: this rank's query heads and its kv heads (lists), the gradient of these kv heads, and the norm,
-    as a number or a tensor.
+    """Return four things: this rank's query heads and its kv heads (lists),
+    the gradient of these kv heads, and the norm, as a number or a tensor.
 
-    gradient: (kv heads of this rank, numbers of a head), from this rank's queries. p, the number of ranks, divides n_heads,
-    and either p divides n_kv_heads or n_kv_heads divides p.
+    gradient: (kv heads of this rank, numbers of a head), from this rank's queries.
+    p, the number of ranks, divides n_heads, and either p divides n_kv_heads or n_kv_heads divides p.
     """
     ### BEGIN SOLUTION
     rank, p = dist.get_rank(), dist.get_world_size()
@@ -554,8 +559,9 @@ def outputs(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "05-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the name of the rung that fails with biases of zero once the first bug is mended, and how
-        many extra times one parameter is added into the suspect's output on 4 ranks, with biases.
+        """Return two things: the name of the rung that fails with biases of zero once the first bug is
+        mended, and how many extra times one parameter is added into the suspect's output on 4 ranks,
+        with biases.
         """
         ### BEGIN SOLUTION
         return "parameters", 3.0
@@ -601,12 +607,21 @@ class Spread(Trainer):
 
 # %%
 small_llama = ModelConfig(
-    name="small", hidden_size=8, n_layers=2, n_heads=4, n_kv_heads=4, ffn_size=12, vocab_size=20, tied=False
+    name="small",
+    hidden_size=8,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=4,
+    ffn_size=12,
+    vocab_size=20,
+    tied=False,
 )
 
 
 def sequences(number):
-    tokens = torch.randint(20, (4, 1), generator=torch.Generator().manual_seed(number)) + 3 * torch.arange(9)
+    tokens = torch.randint(20, (4, 1), generator=torch.Generator().manual_seed(number)) + 3 * torch.arange(
+        9
+    )
     return tokens[:, :-1] % 20, tokens[:, 1:] % 20
 
 
@@ -621,7 +636,10 @@ def compare(trainer_class):
     (alone, _), ranks = train(Trainer), run_ranks(train, 2, trainer_class)
     for at in (1, 20, 40, 60):
         print(f"step {at:2}   one device {alone[at - 1]:.3f}   two ranks {ranks[0][0][at - 1]:.3f}")
-    print(f"largest difference of the last norm on the two ranks: {(ranks[0][1] - ranks[1][1]).abs().max():.2f}")
+    print(
+        "largest difference of the last norm on the two ranks: "
+        f"{(ranks[0][1] - ranks[1][1]).abs().max():.2f}"
+    )
 
 
 compare(Spread)
@@ -678,7 +696,9 @@ def gradients_of(trainer_class, world_size):
 # %% nbgrader={"grade": false, "grade_id": "05-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Gathered(Spread):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails, and how many of the parameters have a wrong gradient."""
+        """Return two things: the name of the first rung that fails,
+        and how many of the parameters have a wrong gradient.
+        """
         ### BEGIN SOLUTION
         return "gradients", 5
         ### END SOLUTION

@@ -67,7 +67,9 @@ class Row:
         ### END SOLUTION
 
     def pieces(self):
-        """Return for each tensor what this rank's piece has of it: flat, a view of what is kept, and empty if it has nothing."""
+        """Return for each tensor what this rank's piece has of it: flat, a view of what is kept,
+        and empty if it has nothing.
+        """
         ### BEGIN SOLUTION
         ends = [end - self.first for end in accumulate(self.sizes, initial=0)]
         ends = [min(max(end, 0), len(self.piece)) for end in ends]
@@ -124,16 +126,22 @@ class Padded:
         ### END SOLUTION
 
     def pieces(self):
-        """Return this rank's rows of each tensor, without zeros behind them; shape (0, ...) where there are none."""
+        """Return this rank's rows of each tensor, without zeros behind them;
+        shape (0, ...) where there are none.
+        """
         ### BEGIN SOLUTION
         return self.rows
         ### END SOLUTION
 
     def buffer(self):
-        """Return what this rank sends: flat, its rows of all tensors, each with zeros behind it up to the longest rank's."""
+        """Return what this rank sends: flat, its rows of all tensors,
+        each with zeros behind it up to the longest rank's.
+        """
         ### BEGIN SOLUTION
         sizes = zip(self.rows, self.lengths, strict=True)
-        return torch.cat([torch.cat([x.flatten(), x.new_zeros(length - x.numel())]) for x, length in sizes])
+        return torch.cat(
+            [torch.cat([x.flatten(), x.new_zeros(length - x.numel())]) for x, length in sizes]
+        )
         ### END SOLUTION
 
     def gather(self):
@@ -173,10 +181,11 @@ check("06.2", Padded)
 
 # %% nbgrader={"grade": false, "grade_id": "06-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def zero_1(weights, gradients, make_optimizer, max_norm):
-    """Return two things: the whole weights after all steps, and the norm of the last step's average, before clipping.
+    """Return two things: the whole weights after all steps, and the norm of the last step's average,
+    before clipping.
 
-    weights: (N), the same on all ranks. gradients: a list, for each step this rank's (N). make_optimizer([parameter]) makes an AdamW
-    of parameters.
+    weights: (N), the same on all ranks. gradients: a list, for each step this rank's (N).
+    make_optimizer([parameter]) makes an AdamW of parameters.
     """
     ### BEGIN SOLUTION
     rank, p = dist.get_rank(), dist.get_world_size()
@@ -263,7 +272,9 @@ check("06.4", memory, seed=GRADE_SEED)
 class Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, piece, shape):
-        """Return x @ weight.T. piece: flat, this rank's part of the flattened weight, cut as in 06.1. shape: the weight's, (out, in)."""
+        """Return x @ weight.T. piece: flat, this rank's part of the flattened weight, cut as in 06.1.
+        shape: the weight's, (out, in).
+        """
         ### BEGIN SOLUTION
         ctx.save_for_backward(x, piece)
         ctx.shape = shape
@@ -272,7 +283,9 @@ class Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        """Return the gradients of x and of the piece, and None for shape. gradient: (rows, out), the output's."""
+        """Return the gradients of x and of the piece, and None for shape.
+        gradient: (rows, out), the output's.
+        """
         ### BEGIN SOLUTION
         x, piece = ctx.saved_tensors
         weight = comm.all_gather(piece, length=ctx.shape[0] * ctx.shape[1]).view(ctx.shape)
@@ -310,9 +323,11 @@ check("06.5", Gathered)
 
 # %% nbgrader={"grade": false, "grade_id": "06-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def reduce_when_it_comes(parameters, pieces):
-    """Register what reduces each parameter's gradient into `.grad` of its piece. The check runs the backwards.
+    """Register what reduces each parameter's gradient into `.grad` of its piece.
+    The check runs the backwards.
 
-    parameters: a list, whole on every rank. pieces: for each of them this rank's piece of the flattened parameter, cut as in 06.1.
+    parameters: a list, whole on every rank.
+    pieces: for each of them this rank's piece of the flattened parameter, cut as in 06.1.
     """
     ### BEGIN SOLUTION
     piece_of = dict(zip(parameters, pieces, strict=True))
@@ -534,7 +549,9 @@ def climb(unit, shards=2, rungs=RUNGS, steps=3):
 # %% nbgrader={"grade": false, "grade_id": "06-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Unit):
     def diagnosis(self):
-        """Return two things for 4 ranks, 2 of which share a row: the first rung that fails, and the ratio there."""
+        """Return two things for 4 ranks, 2 of which share a row: the first rung that fails,
+        and the ratio there.
+        """
         ### BEGIN SOLUTION
         return "gradients", 0.5
 
@@ -613,13 +630,17 @@ def gathers_of(unit):
 # %% nbgrader={"grade": false, "grade_id": "06-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Saved(Saving):
     def diagnosis(self):
-        """Return two things: the first rung that fails, and how many updates the last layer is behind in the third forward."""
+        """Return two things: the first rung that fails,
+        and how many updates the last layer is behind in the third forward.
+        """
         ### BEGIN SOLUTION
         return "parameters", 2
         ### END SOLUTION
 
     def after_forward(self, layer, inputs, output):
-        """Runs after the layer's forward. output: the layer's, whose gradient comes when its backward begins, if it has one."""
+        """Runs after the layer's forward. output: the layer's,
+        whose gradient comes when its backward begins, if it has one.
+        """
         ### BEGIN SOLUTION
         if not (self.is_last and output.requires_grad):
             self.free()

@@ -50,7 +50,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 
 # %% nbgrader={"grade": false, "grade_id": "07-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def groups(rank, dp, tp, per_node):
-    """Return three lists: the ranks of its tp group, those of its dp group, and for either group how many are in other nodes.
+    """Return three lists: the ranks of its tp group, those of its dp group,
+    and for either group how many are in other nodes.
 
     rank: one of dp * tp. per_node: GPUs in a node, one for each rank.
     """
@@ -58,7 +59,9 @@ def groups(rank, dp, tp, per_node):
     i, j = divmod(rank, tp)
     along_tp = [i * tp + other for other in range(tp)]
     along_dp = [other * tp + j for other in range(dp)]
-    away = [sum(other // per_node != rank // per_node for other in group) for group in (along_tp, along_dp)]
+    away = [
+        sum(other // per_node != rank // per_node for other in group) for group in (along_tp, along_dp)
+    ]
     return along_tp, along_dp, away
     ### END SOLUTION
 
@@ -78,7 +81,10 @@ check("07.1", groups)
 # %% nbgrader={"grade": false, "grade_id": "07-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 matrices, norms, root, inside, between, everywhere, dp, tp, S, budget = given("07.2", GRADE_SEED)
 print(f"numbers: {matrices:,} in matrices, of which {root:,} in embedding and head; {norms:,} in norms")
-print(f"bytes of a token: {inside:,} inside the blocks, {between:,} between them, {everywhere:,} on every rank")
+print(
+    f"bytes of a token: {inside:,} inside the blocks, "
+    f"{between:,} between them, {everywhere:,} on every rank"
+)
 print(f"dp = {dp}, tp = {tp}; a text of S = {S} tokens; GPUs of {budget} GB")
 
 # %% [markdown]
@@ -104,7 +110,9 @@ states_gb = 16 * (matrices / tp + norms) / dp / 1e9
 unit_gb = 2 * root / tp / 1e9
 plain_gb = S * (inside / tp + between + everywhere) / 1e9
 sequence_gb = S * ((inside + between) / tp + everywhere) / 1e9
-longest_fsdp = int((budget * 1e9 - 16 * (matrices + norms) / (dp * tp) - 2 * root) / (inside + between + everywhere))
+longest_fsdp = int(
+    (budget * 1e9 - 16 * (matrices + norms) / (dp * tp) - 2 * root) / (inside + between + everywhere)
+)
 longest_plain = int((budget - states_gb - unit_gb) * S / plain_gb)
 longest = int((budget - states_gb - unit_gb) * S / sequence_gb) // tp * tp
 ### END SOLUTION
@@ -136,7 +144,8 @@ check("07.2", text, seed=GRADE_SEED)
 def place(weights, cuts, dp, tp, i, j):
     """Return the piece of the rank at dp i, tp j: flat.
 
-    weights: by name, the whole weights of a unit. cuts: by name, the dim along which tp cuts a weight; None if it leaves it whole.
+    weights: by name, the whole weights of a unit.
+    cuts: by name, the dim along which tp cuts a weight; None if it leaves it whole.
     """
     ### BEGIN SOLUTION
     parts = [w if cuts[name] is None else w.tensor_split(tp, cuts[name])[j] for name, w in weights.items()]
@@ -170,8 +179,8 @@ check("07.3", place)
 
 # %% nbgrader={"grade": false, "grade_id": "07-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def same_words(found, reference, k):
-    """Return two numbers: of the reference's k likeliest tokens the share that is among the other's k, and the mean
-    absolute error of the logits of the reference's k tokens.
+    """Return two numbers: of the reference's k likeliest tokens the share that is among the other's k,
+    and the mean absolute error of the logits of the reference's k tokens.
 
     found, reference: logits, (..., vocabulary), of the same tokens.
     """
@@ -197,11 +206,19 @@ check("07.4", same_words)
 # two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-nodes, g, fast, slow, S, H, layer, inside, between, everywhere, parameters, budget, batch = given("07.5", GRADE_SEED)
+nodes, g, fast, slow, S, H, layer, inside, between, everywhere, parameters, budget, batch = given(
+    "07.5", GRADE_SEED
+)
 print(f"{nodes} nodes of g = {g} GPUs of {budget} GB")
 print(f"{fast / 1e9:g} GB/s inside a node, {slow / 1e9:g} GB/s between nodes")
-print(f"a text of S = {S} tokens, each of H = {H} numbers; a layer of {layer:,} numbers, {parameters:,} in all")
-print(f"bytes of a token: {inside:,} inside the blocks, {between:,} between them, {everywhere:,} on every rank")
+print(
+    f"a text of S = {S} tokens, each of H = {H} numbers; "
+    f"a layer of {layer:,} numbers, {parameters:,} in all"
+)
+print(
+    f"bytes of a token: {inside:,} inside the blocks, "
+    f"{between:,} between them, {everywhere:,} on every rank"
+)
 print(f"a batch of {batch} texts")
 
 # %% [markdown]
@@ -290,7 +307,9 @@ def task(number):
 
 def losses(trainer_class, batches=task):
     torch.manual_seed(0)
-    trainer = trainer_class(MLP(gelu=True), TrainConfig(optimizer="adamw", learning_rate=0.02, max_norm=0.1))
+    trainer = trainer_class(
+        MLP(gelu=True), TrainConfig(optimizer="adamw", learning_rate=0.02, max_norm=0.1)
+    )
     return [trainer.step(batches(number)) for number in range(60)]
 
 
@@ -335,13 +354,17 @@ def counts(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "07-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things for two by two: the first rung that fails, and how many squares are in the sum on rank 0."""
+        """Return two things for two by two: the first rung that fails,
+        and how many squares are in the sum on rank 0.
+        """
         ### BEGIN SOLUTION
         return "gradient norm", 20
         ### END SOLUTION
 
     def squares(self):
-        """Return the sum of the squares of all gradients, the same on every rank: a tensor of one number."""
+        """Return the sum of the squares of all gradients,
+        the same on every rank: a tensor of one number.
+        """
         ### BEGIN SOLUTION
         total = torch.zeros(1)
         for name, gradient in self.local.gradients().items():
@@ -380,7 +403,9 @@ class Dealt(OnAMesh):
     def compute_gradients(self, batch):
         inputs, targets = batch
         mine = self.rows(len(inputs))
-        self.engine.cut = lambda share: [(inputs[mine], targets[mine])]  # in place of the trainer's own share
+        self.engine.cut = lambda share: [
+            (inputs[mine], targets[mine])
+        ]  # in place of the trainer's own share
         return super().compute_gradients(batch)
 
 
@@ -413,7 +438,9 @@ def rows_of(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "07-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Fair(Dealt):
     def diagnosis(self):
-        """Return two things for two by two: the first rung that fails, and how many different rows ranks 0 and 1 read of 12."""
+        """Return two things for two by two: the first rung that fails,
+        and how many different rows ranks 0 and 1 read of 12.
+        """
         ### BEGIN SOLUTION
         return "gradients", 12
         ### END SOLUTION
@@ -454,7 +481,8 @@ check("07.7", Fair)
 def load(stored, cut, dp, tp, i, j):
     """Return the part of the rank at dp i, tp j, of shape (0, ...) or (..., 0) where it has nothing.
 
-    stored: what `get_slice` gives, of one or two dims. cut: the dim along which tp cuts; None if tp leaves the tensor whole.
+    stored: what `get_slice` gives, of one or two dims.
+    cut: the dim along which tp cuts; None if tp leaves the tensor whole.
     """
     ### BEGIN SOLUTION
     box = [(0, length) for length in stored.get_shape()]
@@ -491,7 +519,10 @@ from course_lib.verify.adapters.loop import Loop
 class Released:
     def __init__(self, model, config):
         self.model, self.wrapped = model, DistributedDataParallel(model)
-        self.optimizer, self.max_norm = make_optimizer([*model.parameters()], config), config.max_norm or torch.inf
+        self.optimizer, self.max_norm = (
+            make_optimizer([*model.parameters()], config),
+            config.max_norm or torch.inf,
+        )
 
     def parameters(self):
         return dict(self.model.named_parameters())
@@ -541,7 +572,9 @@ for at in (1, 20, 40, 60):
 # %% nbgrader={"grade": false, "grade_id": "07-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Mended(Released):
     def diagnosis(self):
-        """Return two things for `answers`: the first rung that fails, and one target of rank 1 over one of rank 0."""
+        """Return two things for `answers`: the first rung that fails,
+        and one target of rank 1 over one of rank 0.
+        """
         ### BEGIN SOLUTION
         return "gradients", 3
         ### END SOLUTION
@@ -549,7 +582,8 @@ class Mended(Released):
     def accumulate(self, parts):
         """Leave the whole batch's gradient on every rank, and return the whole batch's mean loss.
 
-        parts: this rank's rows, as batches (inputs, targets); every rank has as many. A target of -100 does not count.
+        parts: this rank's rows, as batches (inputs, targets); every rank has as many.
+        A target of -100 does not count.
         """
         ### BEGIN SOLUTION
         mine, summed = sum(count_targets(part) for part in parts), torch.zeros(1)

@@ -52,9 +52,11 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 
 # %% nbgrader={"grade": false, "grade_id": "08-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def groups(rank, sizes, per_node):
-    """Return four lists: the ranks along the first axis, the second and the third, and the number of nodes of each group.
+    """Return four lists: the ranks along the first axis, the second and the third,
+    and the number of nodes of each group.
 
-    sizes: how many ranks each axis has; the last one counts fastest. per_node: GPUs in a node, one for each rank.
+    sizes: how many ranks each axis has; the last one counts fastest.
+    per_node: GPUs in a node, one for each rank.
     """
     ### BEGIN SOLUTION
     found, stride = [], 1
@@ -80,7 +82,10 @@ check("08.1", groups)
 
 # %% nbgrader={"grade": false, "grade_id": "08-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 pp, dp, tp, m, S, H, L, layer = given("08.2", GRADE_SEED)
-print(f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches, each a text of S = {S} tokens of H = {H} numbers")
+print(
+    f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches, "
+    f"each a text of S = {S} tokens of H = {H} numbers"
+)
 print(f"L = {L} layers, each of {layer:,} numbers in its matrices")
 
 # %% [markdown]
@@ -168,16 +173,28 @@ check("08.3", times, seed=GRADE_SEED)
 
 # %% nbgrader={"grade": false, "grade_id": "08-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 c = given("08.4", GRADE_SEED)
-print(f"1  Megatron-LM, 2019: {c.v100s} V100s do {c.together / 1000:g} PFLOP/s, one alone {c.alone:g} TFLOP/s")
+print(
+    f"1  Megatron-LM, 2019: {c.v100s} V100s do {c.together / 1000:g} PFLOP/s, "
+    f"one alone {c.alone:g} TFLOP/s"
+)
 print(f"   -> weak scaling {c.together / (c.v100s * c.alone):.0%}")
 print(f"2  Megatron-LM, 2020: a step takes {c.small_s:g} s on 8 A100s,")
-print(f"   and {c.large_s:g} s on 1,024 with 128 times as many texts -> weak scaling {c.small_s / c.large_s:.0%}")
-print(f"3  Megatron-LM, 2021: {c.name} on {c.a100s:,} A100s, {c.a100_each:g} of {c.a100_peak:g} TFLOP/s on each,")
+print(
+    f"   and {c.large_s:g} s on 1,024 with 128 times as many "
+    f"texts -> weak scaling {c.small_s / c.large_s:.0%}"
+)
+print(
+    f"3  Megatron-LM, 2021: {c.name} on {c.a100s:,} A100s, "
+    f"{c.a100_each:g} of {c.a100_peak:g} TFLOP/s on each,"
+)
 print(f"   all activations computed again -> model FLOPs utilisation {c.a100_each / c.a100_peak:.0%}")
 print(f"4  Llama 3, 2024: 405B on 8,192 H100s, {c.h100_each:g} of {c.h100_peak:g} TFLOP/s on each,")
 print(f"   nothing computed again -> model FLOPs utilisation {c.h100_each / c.h100_peak:.0%}")
 print()
-print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a step, which takes {c.step_s:g} s")
+print(
+    f"the run of line 3: {c.parameters:,} parameters, "
+    f"{c.tokens:,} tokens in a step, which takes {c.step_s:g} s"
+)
 
 # %% [markdown]
 # Model FLOPs utilisation counts what the *model* needs: six operations for each parameter and token, however often the program does
@@ -232,7 +249,8 @@ check("08.4", shares, seed=GRADE_SEED)
 
 # %% nbgrader={"grade": false, "grade_id": "08-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def legal(gpus, per_node, heads, layers, batch, room, gigabytes):
-    """Return two things: a list of the possible layouts, each as (tp, pp, micro), and a dict that has a count for every rule.
+    """Return two things: a list of the possible layouts, each as (tp, pp, micro),
+    and a dict that has a count for every rule.
 
     room: GB of a GPU. gigabytes: a function of tp, pp and the micro-batch.
     """
@@ -335,7 +353,9 @@ def assign(seconds, speeds):
     """
     ### BEGIN SOLUTION
     n, p = len(seconds), len(speeds)
-    best = {(n, p): (0.0, [])}  # (first layer, stage): the slowest of the stages from this one on, and their sizes
+    best = {
+        (n, p): (0.0, [])
+    }  # (first layer, stage): the slowest of the stages from this one on, and their sizes
     for stage in reversed(range(p)):
         for first in range(stage, n):
             here, choices = 0.0, []
@@ -390,7 +410,9 @@ interval_min = sqrt(2 * checkpoint_s * 3600 * mtbf_h) / 60
 goodput = 1 - checkpoint_s / (60 * interval_min) - (30 * interval_min + 60 * restart_min) / (3600 * mtbf_h)
 larger_min = interval_min * sqrt(gpus / more)
 larger_goodput = (
-    1 - checkpoint_s / (60 * larger_min) - (30 * larger_min + 60 * restart_min) / (3600 * mtbf_h * gpus / more)
+    1
+    - checkpoint_s / (60 * larger_min)
+    - (30 * larger_min + 60 * restart_min) / (3600 * mtbf_h * gpus / more)
 )
 ### END SOLUTION
 plan = ...
@@ -441,8 +463,9 @@ if goodput is not None:
 def anneal(start, neighbour, price, steps, random):
     """Return the best layout that was seen: start, or one that neighbour(...) has given.
 
-    neighbour(layout, random): one of the layouts beside it, by chance. price(layout): seconds of a step, infinite if it
-    is not possible. random: Python's generator; random.random() is a number between 0 and 1.
+    neighbour(layout, random): one of the layouts beside it, by chance.
+    price(layout): seconds of a step, infinite if it is not possible.
+    random: Python's generator; random.random() is a number between 0 and 1.
     """
     ### BEGIN SOLUTION
     now = best = start
@@ -485,13 +508,17 @@ class Suspect(Trainer):
     def __init__(self, model, config, pp=2, dp=2, micro_batches=4):
         self.micro_batches, self.seen = micro_batches, {}
         schedule = make_schedule("1f1b", pp, micro_batches)
-        super().__init__(model, config, mesh=make_mesh(pp=pp, dp=dp), apply=(stages(schedule), self.overlapped))
+        super().__init__(
+            model, config, mesh=make_mesh(pp=pp, dp=dp), apply=(stages(schedule), self.overlapped)
+        )
 
     def overlapped(self, setup):
         """A technique: replicas begin alike, and whenever a gradient arrives we hear of it."""
         setup.begin("replicate", "dp")
         setup.local.layout.averaged.add("dp")
-        broadcast_state(setup.model, setup.local.group("dp"), setup.local.name_of(**{**setup.local.at, "dp": 0}))
+        broadcast_state(
+            setup.model, setup.local.group("dp"), setup.local.name_of(**{**setup.local.at, "dp": 0})
+        )
         for name, parameter in setup.local.parameters.items():
             parameter.register_post_accumulate_grad_hook(partial(self.arrived, name))
 
@@ -576,7 +603,9 @@ def apart(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "08-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the first rung that fails, and of how many of four micro-batches the gradients are averaged."""
+        """Return two things: the first rung that fails,
+        and of how many of four micro-batches the gradients are averaged.
+        """
         ### BEGIN SOLUTION
         return "gradients", 1
         ### END SOLUTION

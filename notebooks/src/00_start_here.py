@@ -1,7 +1,9 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. Its code comes back at the end, when you can read it.
+# Four processes train a tiny model together, twice, with the same data, start and number of steps. Yet in one of the two trainings every gradient is wrong. Run the folded cell below, which trains both and draws their losses. Its code comes back when you can read it.
+#
+# Every lesson begins with such a cell, which loads what the others use. Run it first, and again whenever you restart the kernel.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -60,7 +62,7 @@ viz.plot_loss_curves(
 viz.plot_ranks(4)
 
 # %% [markdown]
-# Read the picture from left to right. Your notebook is not a rank itself, so it stands beside the four. It sends all of them the same cell, and it collects what each one answers.
+# Read the picture from left to right. Your notebook is not a rank itself, so it stands beside the four. It sends all of them the same cell, and it collects what each one answers. In a dark theme, our black and dark grey are light.
 #
 # A cell that begins with `%%ranks 4` runs on four ranks, all at once. Every other cell runs in the notebook.
 
@@ -124,9 +126,13 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Each row is a rank. A to D are their tensors, and the picture cuts each into four **chunks**. Yours had one number, so look only at the first column. On the right every rank holds that column's sum, Σ0, striped in the colours of all four.
 #
 # Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged.
+#
+# </details>
 #
 # Somebody calls all-reduce twice on the same tensor. **Before you run it**, say what rank 0 then holds. Think about where the `--pull` cell found the sum.
 
@@ -181,7 +187,11 @@ predict(
 viz.plot_bytes_matrix(ledger())
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So three messages travelled in each half, and six messages of eight bytes make 48.
+#
+# </details>
 
 # %% [markdown]
 # Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. Now read the lines above it. The root makes `room` for one tensor, the `inbox`, and receives into it from one rank after another. Each time, `combine` adds the inbox to `x`, a copy of the root's own tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: with p = 4 and M = 8 bytes<!-- =2 * 4 -->, does it give what the picture's first row adds up to?
@@ -231,7 +241,7 @@ else:
 # %% [markdown]
 # ## Find this hang yourself
 #
-# The four ranks below stand in a circle again. Each wants to hand its number, 1 to 4, to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
+# The four ranks below stand in a circle again. Each wants to hand its number, 1 to 4, to the next one, and they hang. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
 #
 # <details><summary>Why nobody can move</summary>All four receive before they send, so nobody sends.</details>
 #
@@ -269,7 +279,11 @@ for name, (losses, gradients) in runs.items():
     print(f"{name}, its losses and those of one process: at most {gap:.5f} apart")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Four times as long, so B is wrong. The lines below the answer divide each entry of all 40 gradients by that of one process. B's smallest quotient is 4.0, and so is its largest; A's are 1.0. Where does the four come from? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide. In 2025 even PyTorch [did the same](https://github.com/pytorch/pytorch/issues/162338): over gloo, a call that was asked for the average gave the sum. Its developers labelled the report *silent*.
+#
+# </details>
 
 # %% [markdown]
 # But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient! How wrong must a gradient be before the loss shows it? Training C divides by 400, so its first gradient is a hundred times too short.
@@ -291,7 +305,9 @@ viz.plot_loss_curves(losses, norms, title="Three trainings, and the length of th
 # %%
 lr = 0.1
 with_sgd = {
-    name: run_ranks(train_tiny, 4, divide_by, torch.optim.SGD, lr)[0][0][:5].tolist()  # the first five losses
+    name: run_ranks(train_tiny, 4, divide_by, torch.optim.SGD, lr)[0][0][
+        :5
+    ].tolist()  # the first five losses
     for name, divide_by in {"training A": 4, "training B": 1, "training C": 400}.items()
 }
 predict(
@@ -303,7 +319,11 @@ predict(
 viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learning rate of {lr}")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # B, with wrong gradients! For SGD a factor in the gradient is a factor in the learning rate. So B trains as A would with 0.4, still below the limit of 0.5, and C as A would with 0.001. Now the mistake shows, but the curve that looks best has wrong gradients.
+#
+# </details>
 #
 # **Your turn.** Set `lr` to 0.2. Work out the three rates, predict again, and run the cell.
 #
@@ -342,7 +362,7 @@ score()
 # %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so a message sent before its turn has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits until its receiver is ready, and even afterwards a process may wait for a free core. Pale bars are waiting. In your next run only rank 0's order is the same.
+# The ledger also knows times. The next cell makes an all-reduce through rank 0, on *your* machine, and draws each message.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -357,6 +377,8 @@ run_ranks(through_rank_0, 4)
 viz.plot_timeline(ledger(), title="All-reduce through rank 0, as it just ran")
 
 # %% [markdown]
+# Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so a message sent before its turn has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* over gloo waits until its receiver is ready, and even afterwards a process may wait for a free core. Pale bars are waiting. In your next run only rank 0's order is the same.
+#
 # ## Only some of the ranks
 #
 # Sometimes a few ranks should work while the others rest. `--only` says which ones run the cell.

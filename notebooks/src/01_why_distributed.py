@@ -2,6 +2,8 @@
 # # 01 · Why distributed: two GPUs, one Llama
 #
 # A colleague has a plan. Llama 3.1 70B has 70.55<!-- =model_parameters(load_model("llama3_1_70b")) / 1e9 --> billion parameters. In bfloat16 each of them takes 2 bytes<!-- =find_convention("zero").weights -->, which makes 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, and the lab has two of them. "So they hold the model. Let us train it."
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -66,6 +68,8 @@ predict(
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The tables add only 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is missing. Look at the two largest counts:
 #
 # - Feed-forward has **three** matrices of H×F, and its inner size F is 14,336. They make 5.6<!-- =32 * 3 * 4096 * 14336 / 1e9 --> billion instead of 4.3<!-- =32 * 8 * 4096**2 / 1e9 -->.
@@ -73,16 +77,27 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 #
 # The first adds 1.3<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion and the second saves 0.8<!-- =32 * (2 * 4096**2 - 2 * 4096 * 1024) / 1e9 -->, so 0.5<!-- =32 * (3 * 4096 * 14336 + 2 * 4096 * 1024 - 10 * 4096**2) / 1e9 --> remain: the missing half.
 #
+# </details>
+#
 # The next cell writes the count down for any shape, beside that of the library's `costs` and that of a decoder which is really built.
 
 # %%
-L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
-K = LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads  # the width of keys and values, here a quarter of H
+L, H, F_inner, V = (
+    LLAMA_3_1_8B.n_layers,
+    LLAMA_3_1_8B.hidden_size,
+    LLAMA_3_1_8B.ffn_size,
+    LLAMA_3_1_8B.vocab_size,
+)
+K = (
+    LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads
+)  # the width of keys and values, here a quarter of H
 
 attention = 2 * H**2 + 2 * H * K  # query and output, then key and value
 feed_forward = 3 * H * F_inner
 norms = 2 * H  # each rescales a vector by H learned numbers
-by_hand = L * (attention + feed_forward + norms) + 2 * V * H + H  # the two tables, and a norm before the head
+by_hand = (
+    L * (attention + feed_forward + norms) + 2 * V * H + H
+)  # the two tables, and a norm before the head
 with torch.device("meta"):  # a tensor on this device has a shape and no data
     built = sum(p.numel() for p in Decoder(LLAMA_3_1_8B).parameters())
 print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
@@ -109,9 +124,13 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
     print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. A tie, like 257, goes to the neighbour whose last bit is 0, which is 256.
 #
 # The last printed line is the one that hurts. The next larger number after 1 is 1/128 away, so after adding a thousandth, 1 is still the nearer one. The update is rounded away, in every step.
+#
+# </details>
 
 # %% [markdown]
 # So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and adds its updates to this copy. For forward and backward the copy is rounded to bf16, because GPUs multiply matrices faster in bf16. Training in this way is called **mixed precision**.
@@ -131,13 +150,20 @@ predict(
     think="how many numbers belong to one parameter now, and how long each of them is",
 )
 viz.plot_states(
-    {"to answer": costs.StateBytes(weights=2 * P, gradients=0, optimizer=0), "to train": costs.state_bytes(P, zero)},
+    {
+        "to answer": costs.StateBytes(weights=2 * P, gradients=0, optimizer=0),
+        "to train": costs.state_bytes(P, zero),
+    },
     title="Llama 3.1 70B: the bytes of all its parameters",
     subtitle=f"one H100 has {H100.memory_bytes() / GB:g} GB",
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The lower bar is eight times as long, because a parameter takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> in training. Three quarters of them are Adam's: 12 bytes<!-- =find_convention("zero").optimizer -->, for three numbers in fp32. Weights, gradients and Adam's part together are called the model's **states**. For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, so they need at least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s.
+#
+# </details>
 
 # %% [markdown]
 # ## How do GPUs share?
@@ -164,7 +190,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In ZeRO-1's bar Adam's part has nearly vanished, and in ZeRO-2's the gradients too. Still both end beyond the line, because each GPU still has 4 bytes<!-- =find_convention("zero").weights + find_convention("zero").gradients --> of every parameter in ZeRO-1, and 2 in ZeRO-2. Only ZeRO-3 shares everything, so it ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute a layer, a GPU borrows the rest for a moment, which the bar leaves out.
+#
+# </details>
 #
 # ## ZeRO-1 on real ranks
 #
@@ -222,7 +252,10 @@ def train_together(make_optimizer):
 for make in (torch.optim.SGD, torch.optim.AdamW):
     pairs = run_ranks(train_together, 3, make)
     count_who_agree(make.__name__, [new for new, _ in pairs], train_alone(make))
-print("numbers in Adam's two averages:", *((len(state["exp_avg"]), len(state["exp_avg_sq"])) for _, state in pairs))
+print(
+    "numbers in Adam's two averages:",
+    *((len(state["exp_avg"]), len(state["exp_avg_sq"])) for _, state in pairs),
+)
 
 # %% [markdown]
 # So in fp32 the steps are the same, up to rounding, and yet each of Adam's two averages has only 5 or 4 numbers on a rank, instead of 13.
@@ -246,9 +279,13 @@ predict(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The length is √3, because three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor.
 #
 # Pythagoras has the remedy too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length of the whole, its **norm**.
+#
+# </details>
 #
 # The next cell takes the same step of SGD twice, in ZeRO-1's way. The first time each rank clips by its own chunk's length, the second time by that of the whole. **Before you run it**, say how many ranks agree with one device each time, and how many with rank 0.
 
@@ -284,7 +321,14 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 
 # %%
 small = ModelConfig(
-    name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False
+    name="small",
+    hidden_size=256,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=2,
+    ffn_size=704,
+    vocab_size=1000,
+    tied=False,
 )
 torch.manual_seed(0)
 model = Decoder(small)
@@ -326,9 +370,13 @@ predict(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Four tensors have F numbers for each token, six have H, and two have 1024. For 4096 tokens, in 80 layers and at 2 bytes<!-- =2 --> each, these 165,888<!-- =4 * 28672 + 6 * 8192 + 2 * 1024 --> numbers make 108.7 GB<!-- =(4 * 28672 + 6 * 8192 + 2 * 1024) * 2 * 4096 * 80 / GB -->, and the small bars are the rest. That is more than an H100 has, for a single text, and the states come on top!
 #
 # Yet a layer's forward starts from its input alone: 8192 numbers for each token, a twentieth of what is kept. So keep the input, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing. Its price is a second forward of all layers in every step.
+#
+# </details>
 
 # %% [markdown]
 # ## So, how many GPUs?
@@ -370,7 +418,9 @@ viz.memory_explorer()
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-in_matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name)
+in_matrices = sum(
+    p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name
+)
 # not every fast attention is counted, so here it runs as plain products, which always are
 with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
     F.cross_entropy(model(tokens[:1]).flatten(0, 1), targets[:1].flatten()).backward()
@@ -383,10 +433,17 @@ predict(
     tolerance=0,
     think="what forward does for each number, and how much work each of the two gradients is beside it",
 )
-print(f"with the matrices:    {with_weights:13,} operations\ntokens with tokens:   {tokens_with_tokens:13,} operations")
+print(
+    f"with the matrices:    {with_weights:13,} operations\ntokens with tokens: "
+    f"  {tokens_with_tokens:13,} operations"
+)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It is exactly six, because each gradient is a product as large as forward's. In attention tokens also meet tokens, which the second line counts: 4 %<!-- =(lambda once: 100 * once.scores / (once.matrices + once.head))(costs.forward_flops(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), sequence=64)) --> more here, 8 %<!-- =(lambda once: 100 * once.scores / (once.matrices + once.head))(costs.forward_flops(load_model("llama3_1_70b"), sequence=4096)) --> in the 70B with 4096 tokens. The rule of thumb leaves this out: **6 operations for each parameter and token**, or 8 if all layers are recomputed, because then forward's 2 come twice.
+#
+# </details>
 #
 # Suppose that the colleague's two GPUs had the memory. Llama 3 read 15 trillion tokens. An H100 promises 989<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> · 10¹² operations a second, but a training reaches only a share of that, its **utilisation**: about 0.4 for the largest Llama 3.
 #
@@ -398,7 +455,9 @@ flops = costs.rule_of_thumb_flops(P, tokens_read)
 predict(
     "years of training on two GPUs",
     guess=None,
-    answer=costs.training_seconds(flops=flops, gpus=2, peak_flops_per_s=peak, utilisation=0.4) / 86400 / 365,
+    answer=costs.training_seconds(flops=flops, gpus=2, peak_flops_per_s=peak, utilisation=0.4)
+    / 86400
+    / 365,
     tolerance=0.1,
     think="all operations of the training, and those that two GPUs do in a year of some 3 · 10⁷ seconds",
 )
@@ -408,11 +467,15 @@ for gpus in (2, 15, 64, 6200):
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It is 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years. You divided the operations of P parameters and T tokens by those that G GPUs do in a second. Each promises R and reaches the share U:
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
 # Even 64 GPUs would need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, and more if they recompute. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So the states ask for fifteen GPUs, but time for thousands.
+#
+# </details>
 
 # %% [markdown]
 # ## When to use what
@@ -461,20 +524,23 @@ score()
 #
 # ## Five formats, bit by bit
 #
-# fp16 is as short as bf16, and its mantissa has three bits more. Is it the better format? The picture below shows 65520 in five formats. Each box is a bit: first the sign, then the exponent, then the mantissa. In JupyterLab you can type other numbers.
+# fp16 is as short as bf16, and its mantissa has three bits more. Is it the better format? Run the cell to see 65520 in five formats. In JupyterLab you can type other numbers.
 
 # %%
 viz.float_bits_explorer()
 
 # %% [markdown]
-# fp16 has only five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight exponent bits, as many as the longer fp32, so it reaches about as far. But its neighbours are 256 apart here, and our number became 65536. Both fp8 formats end sooner. e4m3 has no infinity: here PyTorch cuts to 448, where older versions gave nan.
+# Each box is a bit: first the sign, then the exponent, then the mantissa. fp16 has only five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight exponent bits, as many as the longer fp32, so it reaches about as far. But its neighbours are 256 apart here, and our number became 65536. Both fp8 formats end sooner. e4m3 has no infinity: here PyTorch cuts to 448, where older versions gave nan.
 #
 # ## What hurts in which Llama?
 #
 # If yours is not the 70B, look here. *Fewest* and *one layer* count states alone, and *one text* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. What hurts most in each: the states, one text, or the time?
 
 # %%
-print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'one text':>9} {'H100s for 30 days':>18}")
+print(
+    f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} "
+    f"{'one text':>9} {'H100s for 30 days':>18}"
+)
 for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     config = load_model(name)
     count = costs.model_parameters(config)
@@ -510,7 +576,7 @@ for batch in (1, 256):
 #
 # ## Who counts what
 #
-# Sixteen bytes are one way to train. These bars are for Llama 3.1 70B, as papers, talks and manuals count them. They differ in their formats and in what they leave out. Two are equally long, but hold other parts. Print `costs.CONVENTIONS` for the source of each.
+# Sixteen bytes are one way to train. The next cell draws how papers, talks and manuals count Llama 3.1 70B. Print `costs.CONVENTIONS` for the source of each.
 
 # %%
 names = {
@@ -528,7 +594,7 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# The last bar is the longest, because its yellow holds a copy of the gradients in fp32.
+# The counts differ in their formats and in what they leave out. Two bars are equally long, but hold other parts. The last bar is the longest, because its yellow holds a copy of the gradients in fp32.
 #
 # ## A formula belongs to a shape
 #
@@ -555,9 +621,13 @@ for part in costs.PARTS:
 print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):15,}")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The formula is exact, for another model. It misses 20 %<!-- =100 * (1 - costs.workshop_parameters(load_model("olmo_1b_workshop")) / model_parameters(load_model("olmo_1b"))) --> of what the real one has. For a Llama, whose keys and values have width K, we counted
 #
 # $$L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
+#
+# </details>
 #
 # ## Does the count hold for real tensors?
 #
@@ -618,8 +688,12 @@ for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # With full recomputation the hardware does 8 operations where the model needs 6. LLaMA recomputed a part, so its hardware's share lies between. The talk's 0.3 is smaller than either. For GPT-3 it prints 0.44, which is the hardware's.
 #
 # The peak matters too. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice our peak, "with sparsity": two of each four weights are zero, and skipped.
+#
+# </details>
 #
 # References: Rajbhandari et al. 2020, *ZeRO*; Narayanan et al. 2021, *Efficient large-scale language model training*; Korthikanti et al. 2022, *Reducing activation recomputation*; Hoffmann et al. 2022, *Chinchilla*; Touvron et al. 2023, *LLaMA*; Peng et al. 2023, *FP8-LM*; Grattafiori et al. 2024, *Llama 3*.

@@ -4,6 +4,8 @@
 # Lesson 01 ended with a question: who sends what to whom, and how long does it take? A thousand GPUs train Llama 3.1 8B together. Each has read different texts, so their gradients differ, but all need the sum before the next step. An exchange in which every rank takes part is a **collective**; this one is the **all-reduce** of lesson 00.
 #
 # Everybody could send to rank 0, which adds and sends the sum back. Four ranks do that here, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps 2000 times as long as its message would take, so your processor's own work hardly counts.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -33,12 +35,16 @@ def on_the_clock(algorithm, length, clock):
         comm.all_reduce(torch.ones(length), algorithm=algorithm, node_size=2)  # nodes come in later
 
 
-network = comm.EmulatedClock(inside=INFINIBAND, slowdown=2000)  # the ranks sleep 2000 times as long as drawn
-run_ranks(on_the_clock, 4, "naive", 16 * MiB // 4, network)  # a number has 4 bytes; this starts four processes
+network = comm.EmulatedClock(
+    inside=INFINIBAND, slowdown=2000
+)  # the ranks sleep 2000 times as long as drawn
+run_ranks(
+    on_the_clock, 4, "naive", 16 * MiB // 4, network
+)  # a number has 4 bytes; this starts four processes
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
-# Look at the row of rank 0. The others send at once, but rank 0's network card takes in one message at a time. So two wait in the network, as their long arrows show. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
+# Look at rank 0's row. The others send at once, but rank 0's network card takes in one message at a time. So two wait in the network, as their long arrows show. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
 # How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 
@@ -113,14 +119,20 @@ passed_on = ledger()
 predict("MiB that the busiest rank sends", guess=None, answer=passed_on.bytes_sent(0) / MiB)
 run_ranks(on_1_mib, 4, through_rank_0)
 display(
-    viz.plot_bytes_matrix(ledger(), title="Through rank 0: bytes from rank to rank", darkest=passed_on.bytes_sent(0)),
+    viz.plot_bytes_matrix(
+        ledger(), title="Through rank 0: bytes from rank to rank", darkest=passed_on.bytes_sent(0)
+    ),
     viz.plot_bytes_matrix(passed_on, title="In a circle: bytes from rank to rank"),
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A row shows what one rank sends. Find rank 0 in the upper picture: its row has three entries, while every other row has one. In the lower picture every row has a single entry, but it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
 #
 # Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. That is why a thousand ranks need only 999 messages in a row, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, but still far too long.
+#
+# </details>
 
 # %% [markdown]
 # ## Second attempt: everybody adds a quarter
@@ -154,7 +166,9 @@ viz.all_reduce_halves(4)
 # So in step `s` rank `r` sends chunk `(r - s) % 4`. Check rank 0, where it wraps around.
 
 # %%
-chunks = [list(gradient.clone().chunk(4)) for gradient in gradients]  # chunks[rank][c]: four lists play four ranks
+chunks = [
+    list(gradient.clone().chunk(4)) for gradient in gradients
+]  # chunks[rank][c]: four lists play four ranks
 
 for step in (1, 2, 3):
     moving = [(rank, (rank - step) % 4) for rank in range(4)]
@@ -187,6 +201,8 @@ print([torch.equal(torch.cat(row), total) for row in chunks])
 viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darkest=passed_on.bytes_sent(0))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Four times `True`: the ring is complete. In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less, but it makes four network cards carry what one had to carry alone.
 #
 # What becomes of the 1.5 on more ranks? In each half a rank sends $p-1$ chunks, all but one, and a chunk is one $p$-th of the tensor's $M$ bytes.
@@ -194,23 +210,25 @@ viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darke
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
 # For a thousand ranks that is 1.998 tensors, and it never reaches two. Unless the network itself can add, no way does with less. *Going deeper* shows why.
+#
+# </details>
 
 # %% [markdown]
 # ## On real ranks
 #
 # So far four lists have played the ranks. Here is the library's ring, as each real rank runs it. Find the chunk that is sent, and then the line that adds. Around them, `port` sends and receives, `rooms` makes memory for what arrives, and the receives in `arriving` start before the loop.
-#
-# Below the code stands the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and put `r = 0` and `step = 2` into the first function. Does the code agree?
 
 # %%
-display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4))
+display(
+    viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4)
+)
 
 # %% [markdown]
+# Below the code is the ring behind a slider. Follow chunk 2: in step 1 it leaves rank 3 for rank 0, takes on a colour at each stop, and then goes round once more with all its colours. Stop at step 2, and put `r = 0` and `step = 2` into the first function. Does the code agree?
+#
 # ### Prove it
 #
 # On two ranks left and right are the same neighbour, which hides a wrong turn, so we also try three. And we take thirteen numbers, whose chunks cannot be equally long. We compare the sums with those of one device, and the bytes with those of `comm_time`, a formula that knows nothing of the code that sends.
-#
-# In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so you would expect one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact ranks 0 and 3 send 152, the others 160: chunk 0 is one number longer, and they send it once, the others twice.
 
 
 # %%
@@ -229,6 +247,8 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  right up to rounding; each sends {sent}, as the formula says")
 
 # %% [markdown]
+# In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so you would expect one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact ranks 0 and 3 send 152, the others 160: chunk 0 is one number longer, and they send it once, the others twice.
+#
 # ## How long does it take?
 #
 # You know the bytes, so you should know the time. Try it on the network of the first picture.
@@ -244,9 +264,13 @@ predict("µs for 1 KiB", guess=None, answer=round(1e6 * small.span_s), tolerance
 viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, just like the upper one, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. Every message has this price, however short, and it is called the latency, **α**.
 #
 # Now look at the upper row, where each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, because a quarter of the tensor has to pass. Each byte has a price as well, then, and this one is called **β**. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> it is a fiftieth of a nanosecond.
+#
+# </details>
 
 # %% [markdown]
 # You pay twice. If $s$ messages in a row carry $n$ bytes together, they take
@@ -264,7 +288,7 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # How few would do? If you swap with your neighbour, both know the sum of two. If each then swaps with one of the next pair, four know the sum of four. Each step doubles what a rank knows, so ten do for 1024, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
-# Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Follow rank 0 in both pictures.
+# Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Run the cell and follow rank 0.
 
 # %%
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
@@ -278,15 +302,23 @@ viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, foll
 
 # %%
 meet = crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND)
-predict("MiB from which halving-doubling is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1)
-viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
+predict(
+    "MiB from which halving-doubling is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1
+)
+viz.plot_cost_lines(
+    ["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND
+)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Recursive doubling carries four tensors more, but makes six starts fewer, and in six starts 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where four tensors have those bytes, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> each.
 #
 # Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's starts.
 #
 # Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs swap far apart and may share a few wires. A ring's messages go only to neighbours. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
+#
+# </details>
 
 # %% [markdown]
 # ## Two kinds of wire
@@ -312,11 +344,15 @@ print({name: f"{1e6 * span:.0f} µs" for name, span in seconds.items()})
 viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", node_size=2)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring pays six starts on the slow wire and the hierarchy only two.
 #
 # Now take our thousand GPUs in nodes of four. Each GPU adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->.
 #
 # Inside, a ring passes three quarters of the tensor twice, to one neighbour at a time, which takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. One layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+#
+# </details>
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -386,7 +422,10 @@ for name, ring in rings.items():
 
 # %% folded=true
 rows = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0))
-sums = {f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)] for name, ring in rings.items()}
+sums = {
+    f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)]
+    for name, ring in rings.items()
+}
 exact = rows.double().sum(dim=0)  # one device, with twice the digits
 off = {name: (torch.tensor(held).double() - exact).abs().max().item() for name, held in sums.items()}
 sound = [name[-1] for name, held in sums.items() if off[name] < 1e-5 and held == [held[0]] * 4]
@@ -399,9 +438,13 @@ for name in sums:
 disagreement
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Now each rank has 1001 numbers that are not whole. Ring B is off by 3, and each of its panels has one dark dot. Four does not divide 1001, so each rank keeps its own last number.
 #
 # A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each rank starts with its own tensor and adds the others as they arrive. Call the four a, b, c, d. Rank 0 computes $((a + d) + c) + b$, but rank 1 computes $((b + a) + d) + c$. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
+#
+# </details>
 
 # %% [markdown]
 # In ring C each sum is finished on one rank and then copied, so all ranks hold the same bits. We cut the tensor to save bytes, and got equal sums on top.
@@ -423,15 +466,21 @@ def after_training(add_up):
         for weight in model.parameters():
             weight.grad = add_up(weight.grad.bfloat16().flatten()).float().reshape(weight.shape) / 4
         optimizer.step()
-    return F.mse_loss(model(data), target).item(), torch.cat([w.detach().flatten() for w in model.parameters()])
+    return F.mse_loss(model(data), target).item(), torch.cat(
+        [w.detach().flatten() for w in model.parameters()]
+    )
 
 
 ones = torch.tensor([[256.0], [1.0], [1.0], [1.0]], dtype=torch.bfloat16)
 for name in ("A", "C"):
-    print(f"ring {name}: 256 + 1 + 1 + 1 is", *(x.item() for x in run_ranks(on_my_row, 4, rings[name], ones)))
+    print(
+        f"ring {name}: 256 + 1 + 1 + 1 is", *(x.item() for x in run_ranks(on_my_row, 4, rings[name], ones))
+    )
     losses, weights = zip(*run_ranks(after_training, 4, rings[name]), strict=True)
     apart = max((other - weights[0]).abs().max().item() for other in weights)
-    print(f"   after training: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
+    print(
+        f"   after training: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}"
+    )
 
 # %% [markdown]
 # The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so every ring has to round. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
@@ -497,7 +546,7 @@ score()
 # | each needs one chunk of the sum | reduce-scatter |
 # | each has a different chunk for every rank | all-to-all |
 #
-# Here are all eight. Read each picture as *before → after*; those with "reduce" also add up what they move. Scatter deals out the chunks of one rank and gather undoes that, and a reduce is a broadcast backwards.
+# Run the cell to see all eight. Read each picture as *before → after*; those with "reduce" also add up what they move. Scatter deals out the chunks of one rank and gather undoes that, and a reduce is a broadcast backwards.
 
 # %%
 viz.primitives_overview()
@@ -515,15 +564,23 @@ ms = {}
 for case, (length, p, node_size) in cases.items():
     shape = {"world_size": p, "length": length, "itemsize": 2, "node_size": node_size}
     ms[case] = [1e3 * comm_time("all_reduce", name, **shape).time_s(NVLINK, INFINIBAND) for name in names]
-predict("where the ring is fastest", guess=None, answer="".join(case for case in cases if ms[case][0] == min(ms[case])))
+predict(
+    "where the ring is fastest",
+    guess=None,
+    answer="".join(case for case in cases if ms[case][0] == min(ms[case])),
+)
 print("milliseconds", *(f"{name:>18}" for name in names))
 for case, row in ms.items():
     print(f"{case:12}", *(f"{one:18.2f}" for one in row))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
 #
 # In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, which doubles its time.
+#
+# </details>
 
 # %% [markdown]
 # ## Ranks alone cannot do with less
@@ -535,9 +592,7 @@ for case, row in ms.items():
 # %% [markdown]
 # ## What your machine does
 #
-# Now without the clock. We time real all-reduces on four of your processes, and look for the α and β that fit best. Both curves are flat at the left, where you pay for starts, and climb at the right, where the bytes cost most.
-#
-# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. If other programs keep your cores busy, points at the left lie off most, because a start then has to wait for its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
+# Now without the clock. We time real all-reduces on four of your processes, and look for the α and β that fit best.
 
 # %% varies="measured times"
 names = ["ring", "recursive_doubling", "native"]
@@ -547,6 +602,10 @@ ours = [point for point in sweep if point.algorithm != "native"]
 viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.seconds) for point in ours]))
 
 # %% [markdown]
+# Both curves are flat at the left, where you pay for starts, and climb at the right, where the bytes cost most.
+#
+# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. If other programs keep your cores busy, points at the left lie off most, because a start then has to wait for its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
+#
 # ## All six, PyTorch's own, and groups
 #
 # `algorithm="native"` hands the tensor to `torch.distributed`. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree, which adds up along branches. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. *All* ranks make *all* groups, but only the members call a collective in one.
@@ -559,13 +618,17 @@ from course_lib import comm
 
 x = torch.arange(7.0) * (rank + 1)
 native = comm.all_reduce(x, algorithm="native")
-equal = [torch.equal(comm.all_reduce(x, algorithm=a, node_size=2), native) for a in comm.ALGORITHMS["all_reduce"]]
+equal = [
+    torch.equal(comm.all_reduce(x, algorithm=a, node_size=2), native)
+    for a in comm.ALGORITHMS["all_reduce"]
+]
 inside = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
 print(equal, "the sum of my node:", comm.all_reduce(x, group=inside)[-1].item())
 
 # %%
 for algorithm in comm.ALGORITHMS["all_reduce"]:
     held = [
-        x.tolist() for x in run_ranks(on_my_row, 4, partial(comm.all_reduce, algorithm=algorithm, node_size=2), rows)
+        x.tolist()
+        for x in run_ranks(on_my_row, 4, partial(comm.all_reduce, algorithm=algorithm, node_size=2), rows)
     ]
     print(f"{algorithm:20} the same bits on all ranks: {held == [held[0]] * 4}")

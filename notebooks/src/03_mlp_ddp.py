@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Data parallelism: many ranks, one training
 #
-# A small Llama reads Shakespeare on one device. Then somebody gives you three more devices, so that each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Here are the losses of both runs.
+# A small Llama reads Shakespeare on one device. Then somebody gives you three more devices, so that each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Run the two folded cells below first, and again whenever you restart the kernel: they load what the lesson uses, and draw the losses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -41,7 +41,14 @@ from course_lib.verify import NotEqual, assert_parallel_equals, museum
 
 # %% folded=true varies="36 steps of rounding differ between processors"
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=16, sequence=32, ragged=True)
@@ -57,7 +64,9 @@ def llama_on_ranks(config, *bugs):
 
 
 one_device = museum.curve_alone(llama_alone, text.batch, 36)
-first_screen = [*museum.BUGS.values()][6].planted(llama_on_ranks)  # what is wrong with it, you will find out below
+first_screen = [*museum.BUGS.values()][6].planted(
+    llama_on_ranks
+)  # what is wrong with it, you will find out below
 four_ranks = museum.curve_on_ranks(first_screen, text.batch, world_size=4, steps=36)
 viz.plot_loss_curves(
     {"one device": one_device.losses, "four ranks": four_ranks.losses},
@@ -82,7 +91,7 @@ viz.plot_loss_curves(
 # %% [markdown]
 # ## What is right
 #
-# This perceptron is so small that you can look at every number. It has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture is the place for an activation, still empty.
+# This perceptron is so small that you can look at every number. It has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**.
 #
 # The perceptron reads eight rows, and says of each whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
 
@@ -97,6 +106,8 @@ whole = {name: weight.grad.clone() for name, weight in model.named_parameters()}
 viz.plot_mlp(dict(model.named_parameters()))
 
 # %% [markdown]
+# The f in the middle of the picture is the place for an activation, still empty.
+#
 # ## Half of the rows each
 #
 # Now two ranks have these weights, and each reads four of the eight rows. Nobody sends anything yet, so each rank finds the gradient of the mean of its own four losses.
@@ -119,9 +130,13 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In 24 of the 38 places their signs and colours differ. Neither rank is wrong, because each has seen only its own four rows.
 #
 # Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
+#
+# </details>
 
 # %% [markdown]
 # It had to be so, because the mean of eight losses is the average of two means of four, and the gradient of an average is the average of the gradients. With $\ell_i$ for the loss of row $i$:
@@ -137,7 +152,7 @@ viz.plot_gradients(halves, whole)
 #
 # To train like this we need one loop more, which averages the gradients before each update. How do you prove it right, when a loss curve cannot tell?
 #
-# Write down what a step makes. Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**: the root of the sum of all their squares. The update makes new **parameters**, and several steps make a **loss curve**.
+# Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**: the root of the sum of all their squares. The update makes new **parameters**, and several steps make a **loss curve**.
 #
 # An error in one spreads to the later ones, unless something hides it. So compare in this order: the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
 
@@ -180,7 +195,9 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
         if step == 0:
             outputs = comm.all_gather(output.detach())
             gradients = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # cuts nothing while the limit is huge
+        torch.nn.utils.clip_grad_norm_(
+            model.parameters(), max_norm
+        )  # cuts nothing while the limit is huge
         optimizer.step()
         losses.append(comm.all_reduce(loss.detach()) / p)
     rungs = {"output": outputs, "gradients": gradients, "gradient norm": gradients.norm()}
@@ -191,7 +208,8 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 # %%
 def furthest(one, ranks):
     off = {
-        rung: [(mine[rung] - right).abs().max() / right.abs().max() for mine in ranks] for rung, right in one.items()
+        rung: [(mine[rung] - right).abs().max() / right.abs().max() for mine in ranks]
+        for rung, right in one.items()
     }
     return {rung: max(each).item() for rung, each in off.items()}
 
@@ -227,9 +245,13 @@ predict("times its right weight, for one of the seven", guess=None, answer=count
 print(f"the lonely row counts {counts[0].item():g} times its right weight")
 
 # %% [markdown]
-# In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**. What would be right?
+# <details><summary>After your guess: why</summary>
+#
+# In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**.
 #
 # Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, to a sixteenth. So multiply by two first, because the average divides by two, the number of ranks. Then each row counts half of 2/8, an eighth.
+#
+# </details>
 
 # %% [markdown]
 # The second condition is that no row's loss depends on other rows. **Batch normalization** breaks it, because this layer subtracts the mean over the rows of a batch and divides by their spread.
@@ -244,7 +266,9 @@ def normalized():
 
 alone = run_ranks(partial(climb, average, make=normalized), 1)[0]
 ranks = run_ranks(partial(climb, average, make=normalized), 2)
-viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device")
+viz.plot_ladder(
+    furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device"
+)
 
 # %% [markdown]
 # The lowest rung, the output, is apart before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
@@ -283,7 +307,7 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 # %% [markdown]
 # ### Why wait?
 #
-# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send it **at once**! Computing and sending then **overlap**.
+# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward. So send it **at once**! Computing and sending then **overlap**.
 #
 # PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so the all-reduce runs in the background, and its result takes the gradient's place. Before we use the average, we wait for it.
 
@@ -340,7 +364,9 @@ def timed_step(link, bucket_cap_mb, overlap):
     layers = [torch.nn.Linear(512, 512) for _ in range(6)]
     with comm.settings(ledger=False):
         # what the ranks send to get equal weights is not part of a step
-        model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb, overlap=overlap)
+        model = DistributedDataParallel(
+            torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb, overlap=overlap
+        )
     clock = comm.EmulatedClock(inside=link, slowdown=50)
     # instead of computing, each layer sleeps for its time
     with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
@@ -357,7 +383,11 @@ six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHER
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Follow the lower half, with which the ranks' clock agrees. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
+#
+# </details>
 #
 # Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays for its own starts, so should buckets be larger? PyTorch's usual limit is 25 MiB<!-- =25 * MiB / MiB -->, so give ours the same.
 #
@@ -370,9 +400,13 @@ runs_on_the_clock = {"limit 1 MiB": runs["overlapped"], "limit 25 MiB": ledger()
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill such a bucket, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' starts.
 #
 # Unless you set a limit, PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->, but that frees only layer 6. So if a small model scales badly, set `bucket_cap_mb`, which then holds for the first bucket too, to a small part of its gradients.
+#
+# </details>
 #
 # OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each layer fills four buckets. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
 
@@ -393,10 +427,15 @@ except NotEqual as error:
     fall = museum.Fall(
         rung=error.rung, deviation=error.deviation, losses=four_ranks.losses, reference=one_device.losses
     )
-print("targets on ranks 0 to 3 in step 1:", [(part != -100).sum().item() for part in text.batch(0)[1].chunk(4)])
+print(
+    "targets on ranks 0 to 3 in step 1:",
+    [(part != -100).sum().item() for part in text.batch(0)[1].chunk(4)],
+)
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 display(viz.animate_ladder("the first screen", fall))
-viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
+viz.plot_ladder(
+    report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device"
+)
 
 # %% [markdown]
 # Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
@@ -422,7 +461,15 @@ script = Path("scripts/03_ddp.py").resolve()
 display(viz.show_source(script))
 with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as at_once:
     for folder, ranks, epochs in ((stopped, "2", "2"), (stopped, "4", "4"), (at_once, "1", "4")):
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            ranks,
+            script,
+        ]
         settings = os.environ | {"EPOCHS": epochs, "OMP_NUM_THREADS": "1"}
         said = subprocess.run(torchrun, cwd=folder, env=settings, stdout=subprocess.PIPE, text=True).stdout
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
@@ -437,7 +484,7 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. Above the picture stand the third step's loss, and the lengths of the first five gradients before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. The next cell draws their losses, and prints the third step's loss and the lengths of the first five gradients before clipping.
 #
 # A run is **sound** if it trains as one device does, apart from float32's rounding, which starts in the seventh digit and grows. Which are sound?
 #
@@ -445,7 +492,12 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 
 # %% varies="36 steps of rounding differ between processors"
 names = sorted([*museum.BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
-exhibits = {"A": names[6], "B": names[11], "C": names[4], "D": names[10]}  # print them after you have decided
+exhibits = {
+    "A": names[6],
+    "B": names[11],
+    "C": names[4],
+    "D": names[10],
+}  # print them after you have decided
 makers = {
     run: museum.BUGS[name].planted(llama_on_ranks) if name in museum.BUGS else llama_on_ranks
     for run, name in exhibits.items()
@@ -455,9 +507,14 @@ for run, make in makers.items():
     logs[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=36)
 curves = {run: curve.losses for run, curve in logs.items()}
 for run, curve in logs.items():
-    print(f"{run:10}  loss of step 3 {curve.losses[2]:.4f}   lengths", *(f"{norm:.4f}" for norm in curve.norms[:5]))
+    print(
+        f"{run:10}  loss of step 3 {curve.losses[2]:.4f}   lengths",
+        *(f"{norm:.4f}" for norm in curve.norms[:5]),
+    )
 viz.plot_loss_curves(
-    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
+    curves,
+    title="Which of these runs are sound?",
+    subtitle="loss in nats; the broad grey line is one device",
 )
 
 # %% varies="36 steps of rounding differ between processors"
@@ -471,15 +528,21 @@ for run, make in makers.items():
         falls[f"run {run}"] = museum.Fall(rung=error.rung, deviation=error.deviation, **both)
         what, _, way_out = str(error).split("; ", 2)
         said.append(f"run {run}: {what.partition(': ')[2]}\n    {way_out}")
-right_gradients = "".join(run for run in exhibits if falls[f"run {run}"].rung not in (None, "output", "gradients"))
+right_gradients = "".join(
+    run for run in exhibits if falls[f"run {run}"].rung not in (None, "output", "gradients")
+)
 predict("the wrong run with the right gradients", guess=None, answer=right_gradients)
 print(*said, sep="\n")
 viz.plot_museum(falls)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
+#
+# </details>
 
 # %% varies="36 steps of rounding differ between processors"
 viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
@@ -546,7 +609,8 @@ def accumulate(use_no_sync):
 for use_no_sync in (False, True):
     run_ranks(accumulate, 4, use_no_sync)
     print(f"no_sync {use_no_sync}: {len(ledger().of('all_reduce').calls())} all-reduces")
-# Ten rows make no three equal lists, so two rows come twice and count twice in that epoch, as with PyTorch's sampler.
+# Ten rows make no three equal lists, so two rows come twice and count twice in that epoch, as with
+# PyTorch's sampler.
 for rank in range(3):
     sampler = DistributedSampler(10, rank=rank, world_size=3)
     first = list(sampler)
@@ -617,9 +681,13 @@ for name, options in trainings.items():
 nearest = min(off, key=lambda name: off[name]["parameters"])
 predict("the training that hides the mistake best", guess=None, answer=nearest)
 for name, rungs in off.items():
-    print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
+    print(
+        f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}"
+    )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Let $m$ be the running mean of a gradient, and $v$ the running mean of its square. Four times the gradient gives four times $m$, but sixteen times $v$:
 #
 # $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
@@ -629,6 +697,8 @@ for name, rungs in off.items():
 # D hides it best. Even one device's gradients are longer than its limit, so all are cut to the same length before Adam sees them. In E one device cuts only the second gradient, but with four times the length all three are cut.
 #
 # So take an $\varepsilon$ as in C, and a limit as in E.
+#
+# </details>
 
 # %% [markdown]
 # ## How much of each GPU is left?
@@ -652,7 +722,11 @@ def efficiency(link, gpus, tokens):
     per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
     forward_s = [0, *[2 * layer * tokens / per_second] * OLMO.n_layers, 2 * table * tokens / per_second]
     time = ddp_time(
-        [[table], *[[layer]] * OLMO.n_layers, []],  # the head shares the table, whose gradient is ready last
+        [
+            [table],
+            *[[layer]] * OLMO.n_layers,
+            [],
+        ],  # the head shares the table, whose gradient is ready last
         forward_s=forward_s,
         backward_s=[2 * seconds for seconds in forward_s],
         world_size=gpus,
@@ -674,9 +748,13 @@ words = "OLMo 1B, by formula; 100%: 64 GPUs are 64 times as fast as one"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. By the same formula, 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> would leave only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() -->, and the hierarchy leaves 95 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=NVLINK, between=INFINIBAND, node_size=4, algorithm="hierarchical", itemsize=2).efficiency() -->.
 #
 # In the top curve, with 32,768 tokens, backward hides all but the last two buckets, those of the first layer and of the table, which are full only when it ends. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
+#
+# </details>
 
 # %% [markdown]
 # ## What does a larger batch buy?

@@ -4,6 +4,8 @@
 # In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->. But the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 --> on an H100's data sheet are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
 # A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32 layers, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so each of them keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -30,7 +32,16 @@ from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
-from course_lib.schedules import Durations, Forward, bubble_s, held, idle_s, make_schedule, problems, time_schedule
+from course_lib.schedules import (
+    Durations,
+    Forward,
+    bubble_s,
+    held,
+    idle_s,
+    make_schedule,
+    problems,
+    time_schedule,
+)
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import stages
 from course_lib.training.text import load_text
@@ -118,11 +129,19 @@ predict(
     unit="bytes",
     think="what of a row crosses the cut, and in which directions",
 )
-print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.values()) for part in mine])
-print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
+print(
+    "gradients on the two ranks:", [sum(gradient.numel() for gradient in part.values()) for part in mine]
+)
+print(
+    "equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole)
+)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # 8 × 4 numbers of 4 bytes<!-- =4 --> cross the cut twice: forward as hidden numbers, and back as their gradients. The weights do not travel at all, however many there are! And nothing is averaged, unlike in lesson 03, because each weight lies on one rank only.
+#
+# </details>
 #
 # Cutting a model like this is called **model parallelism**. It saves memory and was easy to get right. But the grey of the first picture is still there.
 
@@ -140,21 +159,28 @@ predict(
     "idle fraction of the step, between 0 and 1",
     guess=None,
     answer=idle_s(slots, 4)[3] / max(slot.end_s for slot in slots),
-    think="how long rank 3 waits before its first forward and after its last backward, and how long it computes",
+    think="how long rank 3 waits before its first forward and after its last backward, "
+    "and how long it computes",
 )
-viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
+viz.plot_schedule(
+    gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes"
+)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Look at rank 3. It begins when micro-batch 0 is through the others, after 3 ms<!-- =3 * 1 -->. At the end the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in the first picture, but now beside 24 ms<!-- =8 * 3 --> of work!
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->: a rank works for 8 and waits for 3, which is 3/11 of the step. With $p$ ranks and $m$ micro-batches it works for $m$ and waits for $p-1$:
 #
 # $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
+#
+# </details>
 
 # %% [markdown]
 # With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit into memory?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture shows its GPU, GPU 0, and adds them to what it holds anyway: weights, gradients and Adam's states.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -162,7 +188,9 @@ one_text = gpu_memory(LLAMA_3_1_8B, SPREAD, Work(sequence=4096, microbatch=1), A
 
 viz.plot_gpu_memory(
     {
-        f"GPU 0 remembers {count} text{'s' * (count > 1)}": replace(one_text, activations=count * one_text.activations)
+        f"GPU 0 remembers {count} text{'s' * (count > 1)}": replace(
+            one_text, activations=count * one_text.activations
+        )
         for count in (1, 32)
     },
     H100,
@@ -170,7 +198,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# Look at the blue: by the course's formula for eight layers one text takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
+# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the texts are added. Look at the blue: by the course's formula for eight layers one text takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
 #
 # ## Second attempt: backward as soon as you can
 #
@@ -197,7 +225,11 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once. Under 1F1B it waits for 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change, because rank 3 still begins after three forwards, works without a pause, and has three backwards after it.
+#
+# </details>
 #
 # So why does everybody use 1F1B? Because of what a rank has to **remember**.
 #
@@ -210,12 +242,18 @@ predict(
     answer=held(make_schedule("1f1b", 4, 32), 0).in_flight,
     think="which part of rank 0's row grows when there are more micro-batches",
 )
-viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
+viz.plot_held(
+    {"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches"
+)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
 # Each further rank's trip there and back is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+#
+# </details>
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -267,11 +305,15 @@ display(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6, and 7 while rank 0 does its own. Of three forwards and three steps back $W$ fills three, so 3 ms<!-- =3 + 3 - 3 --> are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
 # This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: instead of one micro-batch it now **stashes** inputs and gradients of four. Yet in flight and stashed together, no rank ever holds more.
+#
+# </details>
 
 # %% [markdown]
 # ## Build it: a schedule is a list
@@ -295,7 +337,9 @@ def follow(schedule, stage, rows, goals):
             x = rows[k] if rank == 0 else comm.recv(torch.empty_like(rows[k]), rank - 1).requires_grad_()
             y = stage(x)
             if rank == last:
-                y = cross_entropy(y, goals[k], reduction="sum") / sum(map(len, goals))  # by all rows of the batch
+                y = cross_entropy(y, goals[k], reduction="sum") / sum(
+                    map(len, goals)
+                )  # by all rows of the batch
                 loss += y.item()
             else:
                 travelling.append(comm.isend(y.detach(), rank + 1))
@@ -333,7 +377,10 @@ for name, schedule in (("one piece", in_one_piece), ("GPipe", gpipe), ("1F1B", o
     losses, most, found = zip(*run_ranks(one_step, 4, schedule), strict=True)
     torch.testing.assert_close(sum(found, []), list(right))
     sent[name] = ledger().bytes_sent(1)
-    print(f"{name:9}  loss {losses[3]:.4f}, gradients of one device; the ranks remembered {most} micro-batches")
+    print(
+        f"{name:9}  loss {losses[3]:.4f}, gradients of one device; "
+        f"the ranks remembered {most} micro-batches"
+    )
 print("bytes that rank 1 sent:", sent)
 
 # %% [markdown]
@@ -350,7 +397,14 @@ print("bytes that rank 1 sent:", sent)
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
-    name="small", hidden_size=32, n_layers=6, n_heads=4, n_kv_heads=2, ffn_size=88, vocab_size=512, tied=True
+    name="small",
+    hidden_size=32,
+    n_layers=6,
+    n_heads=4,
+    n_kv_heads=2,
+    ffn_size=88,
+    vocab_size=512,
+    tied=True,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=16, ragged=True)
@@ -369,7 +423,9 @@ def decoder_under(schedule):
 
 
 report = assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, world_size=4)
-viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks trains like one device")
+viz.plot_ladder(
+    report.deviations, tolerance=report.tolerance, title="1F1B on four ranks trains like one device"
+)
 
 # %% [markdown]
 # All dots lie far to the left of the dashed line, so only rounding separates four ranks from one device.
@@ -413,7 +469,8 @@ predict(
     guess=None,
     answer=100 * longer,
     unit="%",
-    think="how long rank 2 alone is busy with eight micro-batches, and what has to happen before and after",
+    think="how long rank 2 alone is busy with eight micro-batches, "
+    "and what has to happen before and after",
 )
 viz.plot_schedule(
     one_f_one_b,
@@ -423,7 +480,11 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # All ranks together compute for only a quarter more time, but look at rank 2. It alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was before. It begins after 2 ms<!-- =2 * 1 --> and waits 1 ms<!-- =1 --> for its first gradient. When it has finished, the last micro-batch needs 4 ms<!-- =2 * 2 --> more on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The other ranks wait for more than half of it, because every micro-batch has to pass rank 2.
+#
+# </details>
 #
 # A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
 
@@ -443,7 +504,11 @@ viz.plot_schedule(
 # %%
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
 run = subprocess.run([*torchrun, "scripts/04_pipeline.py"], capture_output=True, text=True)
-print(run.stdout, *(line for line in run.stderr.splitlines() if "difference" in line or "Error" in line), sep="\n")
+print(
+    run.stdout,
+    *(line for line in run.stderr.splitlines() if "difference" in line or "Error" in line),
+    sep="\n",
+)
 
 length = torch.stack([gradient.norm() for part in found for gradient in part]).norm()
 ours = f"loss {losses[3]:.4f}, gradients of length {length:.4f}"
@@ -461,14 +526,21 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 # %% [markdown]
 # ## Bug museum
 #
-# The small tied decoder trains on four ranks under ZB-H1, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that one device cannot have. The picture shows their losses.
+# The small tied decoder trains on four ranks under ZB-H1, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that one device cannot have. The next cell draws their losses.
 #
 # **Predict.** Which runs would you trust? Name them, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(zero_bubble)
-names = sorted([*museum.PIPELINE_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
-exhibits = {"A": names[4], "B": names[2], "C": names[8], "D": names[1]}  # print them after you have decided
+names = sorted(
+    [*museum.PIPELINE_BUGS, "sound"], key=lambda name: name[::-1]
+)  # an order that gives nothing away
+exhibits = {
+    "A": names[4],
+    "B": names[2],
+    "C": names[8],
+    "D": names[1],
+}  # print them after you have decided
 makers = {
     run: museum.PIPELINE_BUGS[name].planted(decoder_on_ranks) if name != "sound" else decoder_on_ranks
     for run, name in exhibits.items()
@@ -492,7 +564,11 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The ladder computes in float64, and finds that only B is sound. In the second picture even B drifts from one device: it adds in another order, here in float32, and training makes rounding grow, slowly. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
+#
+# </details>
 
 # %% [markdown]
 # In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own norm, which is smaller than the whole model's, so clipping multiplies by a wrong factor. AdamW's first update divides any factor away, so A jumps one update later.
@@ -510,10 +586,14 @@ for run, make in makers.items():
 
 # %%
 p, m = 4, 32
-layer_flops = 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096  # of a text's forward, without attention's scores
+layer_flops = (
+    2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096
+)  # of a text's forward, without attention's scores
 layer_s = layer_flops / (0.4 * H100.peak_flops_per_s())
 text_bytes = 4096 * LLAMA_3_1_8B.hidden_size * 2  # what crosses a cut, in bfloat16
-message_s = {link.name: link.alpha_s + text_bytes / link.bandwidth_bytes_per_s for link in (INFINIBAND, ETHERNET)}
+message_s = {
+    link.name: link.alpha_s + text_bytes / link.bandwidth_bytes_per_s for link in (INFINIBAND, ETHERNET)
+}
 
 
 def even(s):
@@ -583,8 +663,12 @@ score()
 # %%
 interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)
 display(
-    viz.plot_schedule(interleaved, ONE, title="Interleaved", subtitle="two stages on each rank, half as long each"),
-    viz.plot_held({"1F1B": one_f_one_b, "interleaved": interleaved}, title="What each rank remembers at most"),
+    viz.plot_schedule(
+        interleaved, ONE, title="Interleaved", subtitle="two stages on each rank, half as long each"
+    ),
+    viz.plot_held(
+        {"1F1B": one_f_one_b, "interleaved": interleaved}, title="What each rank remembers at most"
+    ),
 )
 
 # %% [markdown]
@@ -597,7 +681,7 @@ display(
 # %% [markdown]
 # ## Choose a schedule yourself
 #
-# Which schedule waits least? First watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash.
+# Which schedule waits least? Run the cell, and first watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash.
 #
 # Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, then five.
 #
@@ -628,7 +712,8 @@ predict(
     answer=100 * waits("1f1b", [8] * p, message_s["Ethernet"])[0],
     unit="%",
     tolerance=0.1,
-    think="how much later the first text is back at rank 0, and how often in a step rank 0 waits so much longer",
+    think="how much later the first text is back at rank 0, "
+    "and how often in a step rank 0 waits so much longer",
 )
 print("messages:  ", *(f"{link:>10}" for link in over), "  GPU 0 holds")
 for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
@@ -638,9 +723,13 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
     print(f"{name:11}", *(f"{share:10.1%}" for share in shares), f"{holds / GiB:9.1f} GiB")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # See 1F1B: over InfiniBand a rank waits hardly longer, but over Ethernet for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
 #
 # In 32 texts there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last trip takes ten: text 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send text 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
+#
+# </details>
 
 # %% [markdown]
 # GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a text's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
@@ -675,7 +764,12 @@ for v in (1, 2, 4, 8):
 pair = make_schedule("gpipe", 2, 3)
 # Each micro-batch has two entries: computing, and its message.
 forwards, backwards = pair.lists[0][:6], pair.lists[0][6:]
-too_early = (*forwards[:2], *backwards[:2], *forwards[2:], *backwards[2:])  # micro-batch 0 goes back before 1 has begun
+too_early = (
+    *forwards[:2],
+    *backwards[:2],
+    *forwards[2:],
+    *backwards[2:],
+)  # micro-batch 0 goes back before 1 has begun
 print(problems(replace(pair, lists=(too_early, pair.lists[1]))))
 for name, n_ranks, n_pieces, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 3, 2, 1)]:
     schedule = make_schedule(name, n_ranks, n_pieces, stages_per_rank=v)

@@ -3,7 +3,9 @@
 #
 # In lesson 04 we cut a model between its layers. How far does that go? The largest Llama 3.1, the 405B, has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
 #
-# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the text, the more of them. The picture adds them for one text, at three lengths.
+# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the text, the more of them. The cells below add them for one text, at three lengths.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -47,7 +49,9 @@ def one_layer(tokens, tp=1):
     spread = ParallelConfig(tp=tp, pp=126)  # 126 stages: one layer each
     work = Work(sequence=tokens, microbatch=1)
     convention = find_convention("zero")  # 16 bytes a parameter
-    return gpu_memory(LLAMA_405B, spread, work, convention, stage=63)  # in the middle: no embedding, no output head
+    return gpu_memory(
+        LLAMA_405B, spread, work, convention, stage=63
+    )  # in the middle: no embedding, no output head
 
 
 whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens in (8192, 32768, 131072)}
@@ -108,7 +112,9 @@ halves = [slice(0, 2), slice(2, 4)]  # of the four hidden numbers
 
 hidden = [F.linear(inputs, w1[half], b1[half]) for half in halves]  # (8, 2) on each rank
 everywhere = F.gelu(torch.cat(hidden, dim=1))  # an all-gather: (8, 4) on both
-outputs = [F.linear(everywhere, w2[rank : rank + 1], b2[rank : rank + 1]) for rank in range(2)]  # (8, 1) on each
+outputs = [
+    F.linear(everywhere, w2[rank : rank + 1], b2[rank : rank + 1]) for rank in range(2)
+]  # (8, 1) on each
 
 print("equal to one device:", torch.allclose(torch.cat(outputs, dim=1), right))
 viz.plot_pair("column", "column", title="First attempt: both by outputs")
@@ -126,7 +132,9 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 
 # %%
 def put_off(bend):
-    """Each rank goes on with its terms, and half of each bias, so that the sum at the very end has it once."""
+    """Each rank goes on with its terms, and half of each bias,
+    so that the sum at the very end has it once.
+    """
     terms = [F.linear(inputs[:, half], w1[:, half], b1 / 2) for half in (slice(0, 3), slice(3, 6))]
     return sum(F.linear(bend(term), w2, b2 / 2) for term in terms)
 
@@ -148,9 +156,13 @@ wrong = viz.plot_late_sum(title="Second attempt: the terms go through the GELU")
 display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs"))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture, crosses mark where the sum is missing: the terms must be added **before** the GELU, with the bias.
 #
 # The lower picture does so. Its $W_2$ is cut by inputs as well, so a rank reads two hidden numbers, and a reduce-scatter gives it these. But now each rank sends 2 + 2 numbers for a sample, one more than in the first attempt. Still we have learned two things. A sum can wait as long as nothing bends. And with two finished hidden numbers a rank can go on through $W_2$ alone.
+#
+# </details>
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
@@ -162,18 +174,26 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. Take one token and two ranks. How many times as many numbers does a rank send in the first attempt as in the third?
 
 # %%
-terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
+terms = [
+    F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)
+]  # no bias yet
 
 widths = (16384, 53248, 16384)
-first, third = (chain_partition(widths, ("out", then), tp=2).forward.sent_bytes[0] for then in ("out", "in"))
+first, third = (
+    chain_partition(widths, ("out", then), tp=2).forward.sent_bytes[0] for then in ("out", "in")
+)
 predict("times as many, first attempt to third", guess=None, answer=first / third, tolerance=0.03)
 print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, for $b_2$ is whole on each rank.
 #
 # Why does this save only about half in the 405B? Because its ends are wide, too. To add up 16,384 numbers, each of two ranks sends 16,384. In the first attempt it sends half of the middle and half of the end: 34,816.
+#
+# </details>
 #
 # This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
@@ -227,9 +247,13 @@ for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", 
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$, and from it that of $b_2$. Do not add the ranks' copies: they come from one loss, computed twice. Now, $y$ is rank 0's term plus rank 1's plus $b_2$, so each term has the same gradient as $y$. A rank starts from there, and needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
 # Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed lines: the first two add up to the third. So backward needs an all-reduce.
+#
+# </details>
 
 # %% [markdown]
 # ### Build it: two operators
@@ -269,7 +293,13 @@ x_gradient, w1_gradient = x.grad, w1.grad[mine]
 
 # %%
 forward_bytes = chain_partition((6, 4, 2), ("out", "in"), tp=2, samples=8).forward.sent_bytes[0]
-print("bytes that a rank sends:", forward_bytes, "forward,", ledger().bytes_sent(0) - forward_bytes, "backward")
+print(
+    "bytes that a rank sends:",
+    forward_bytes,
+    "forward,",
+    ledger().bytes_sent(0) - forward_bytes,
+    "backward",
+)
 print("gradient of x is one device's:", [torch.allclose(mine, right_ones[0]) for mine in x_gradient])
 print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_gradient)), right_ones[1]))
 viz.show_source(RowParallelLinear)
@@ -295,7 +325,14 @@ viz.plot_heads()
 
 # %%
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=2, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=2,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=3, sequence=32, ragged=True)
@@ -316,7 +353,8 @@ assert [parameters_at(layout, at) for at in coordinates(layout.sizes)] == 4 * [h
 print(f"each rank holds {held:,} of {whole:,} parameters, {held / whole:.1%}")
 names = [name for name in layout.regions() if name.startswith("layers.0.")]
 regions, shapes = (
-    {name.removeprefix("layers.0."): found[name] for name in names} for found in (layout.regions(), layout.shapes())
+    {name.removeprefix("layers.0."): found[name] for name in names}
+    for found in (layout.regions(), layout.shapes())
 )
 viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks")
 
@@ -346,11 +384,17 @@ def of_one_layer(work, count, config=SMALL):
     return counts[0] - counts[1]
 
 
-in_step, in_forward = (of_one_layer(work, lambda messages: len(messages.calls())) for work in (step, forward))
+in_step, in_forward = (
+    of_one_layer(work, lambda messages: len(messages.calls())) for work in (step, forward)
+)
 predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_forward)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. With the two $g$ of forward a layer makes four all-reduces in a step.
+#
+# </details>
 #
 # Each carries the activations, and you know what a ring sends of a tensor.
 #
@@ -367,6 +411,8 @@ predict("KiB that a rank sends for one layer", guess=None, answer=of_one_layer(s
 print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So this is what one layer costs on $p$ ranks.
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
@@ -374,6 +420,8 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 # For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of $x$.
 #
 # The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. If the model becomes wider inside its blocks, it sends the same, as the last line says.
+#
+# </details>
 
 # %% [markdown]
 # ## Prove it
@@ -396,7 +444,9 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
 per_second = 0.4 * H100.peak_flops_per_s()
-blocks_s = [2 * size * 2048 / per_second for size in (attention, costs.layer_parameters(LLAMA_3_1_8B) - attention)]
+blocks_s = [
+    2 * size * 2048 / per_second for size in (attention, costs.layer_parameters(LLAMA_3_1_8B) - attention)
+]
 
 
 def one_layer_forward(link):
@@ -416,17 +466,24 @@ for name, link in links.items():
     runs[name] = ledger()
 faster = runs["one GPU"].span_s / runs["four, InfiniBand"].span_s
 predict("times as fast, over InfiniBand", guess=None, answer=faster, tolerance=0.1)
-print(f"each sum: one and a half times its bytes over the wire, and six waits of {1e6 * INFINIBAND.alpha_s:.0f} µs")
+print(
+    "each sum: one and a half times its bytes over the wire, "
+    f"and six waits of {1e6 * INFINIBAND.alpha_s:.0f} µs"
+)
 sums = ("sum after attention", "sum after feed-forward")
-subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; black line: finished"
+subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; line: finished"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
 #
 # Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links: 2.4 times as fast. A switch, as in nodes of eight, gives it all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->: 3.15 times.
 #
 # Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But in forward the next block reads this very sum, and has to wait. The sum must be fast: that is why tensor parallelism lives **inside a node**.
+#
+# </details>
 
 # %% [markdown]
 # ## Bug museum
@@ -447,7 +504,9 @@ GPT = replace(
     gated_ffn=False,
     biases=("qkv", "attention_output", "ffn"),
 )
-names = sorted([*museum.TENSOR_BUGS, "sound"], key=lambda name: name[1:])  # an order that gives nothing away
+names = sorted(
+    [*museum.TENSOR_BUGS, "sound"], key=lambda name: name[1:]
+)  # an order that gives nothing away
 exhibits = {"A": "bias_with_each_term", "B": names[5], "C": names[2]}  # print them after you have decided
 reading = replace(text, batch_size=16)
 
@@ -488,9 +547,13 @@ for run, error in falls.items():
 display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.forward))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
 # B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with.
+#
+# </details>
 #
 # Only the ladder says where a bug sits. Why clipping carries C's bug everywhere stands under *Going deeper*.
 
@@ -549,7 +612,11 @@ predict("GiB of activations on each of eight", guess=None, answer=kept, unit="Gi
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # On paper, two GPUs just hold it. But look at the blue part of the last bar. Most of it, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, are the norms' four whole tensors. *Going deeper* cuts these, too.
+#
+# </details>
 #
 # ## What still hurts
 #
@@ -619,7 +686,8 @@ for form in (None, "keep", "regather"):
     work = Work(sequence=131072, microbatch=1, keep_gathered=form == "keep")
     kept = gpu_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63).activations
     print(
-        f"{form or 'without':9} equal; {formula:,} bytes a step; a layer of the 405B keeps {kept / GiB:.1f} GiB a GPU"
+        f"{form or 'without':9} equal; {formula:,} bytes a step; "
+        f"a layer of the 405B keeps {kept / GiB:.1f} GiB a GPU"
     )
 
 # %% [markdown]
@@ -663,7 +731,9 @@ def without_clipping(make):
 
 free = {"one device": museum.curve_alone(without_clipping(gpt_alone), reading.batch, 40).losses}
 for run, make in makers.items():
-    free[f"run {run}"] = museum.curve_on_ranks(without_clipping(make), reading.batch, world_size=2, steps=40).losses
+    free[f"run {run}"] = museum.curve_on_ranks(
+        without_clipping(make), reading.batch, world_size=2, steps=40
+    ).losses
 for name in ("one device", "run C"):
     norms = curves[name].norms
     print(f"{name:10} norms in steps 1 to 3:", *(f"{norm:.2f}" for norm in norms[:3]), end="; ")

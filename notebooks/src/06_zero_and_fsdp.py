@@ -4,6 +4,8 @@
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
 #
 # Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, 4 each.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -73,7 +75,7 @@ viz.plot_states(
 #
 # Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. Its weights are in float32, so it needs no precise copy.
 #
-# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so each makes the step of one device. The picture shows their memory in the second step, when $m$ and $v$ exist, after the all-reduce.
+# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so each makes the step of one device.
 
 # %%
 torch.manual_seed(0)
@@ -98,7 +100,7 @@ torch.optim.AdamW([alone], lr=0.1).step()
 viz.plot_kept(0)
 
 # %% [markdown]
-# Look at rank 0. For each of the 38 parameters it keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and all are dark grey, because rank 1 has them as well.
+# The picture shows the memory of both ranks in the second step, when $m$ and $v$ exist, after the all-reduce. Look at rank 0. For each of the 38 parameters it keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and all are dark grey, because rank 1 has them as well.
 #
 # Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, and the gradients from backward to the update. But Adam's states sleep all that time, because only the update uses them. So we begin with them. On the 64 GPUs they are also the largest part.
 
@@ -110,8 +112,13 @@ viz.plot_kept(0)
 # What still has to travel? Before the update rank 0 needs its 19 gradients, **summed** over both ranks, so a reduce-scatter is enough. Afterwards it needs the 19 new weights of rank 1, because forward uses all 38, and an all-gather brings them.
 
 # %%
-gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # our ranks are two entries of a list for now
-sums = (gradients[0] + gradients[1]).tensor_split(2)  # a reduce-scatter: sums[rank] is all that a rank gets
+gradients = [
+    gradient_of(slice(0, 4)),
+    gradient_of(slice(4, 8)),
+]  # our ranks are two entries of a list for now
+sums = (gradients[0] + gradients[1]).tensor_split(
+    2
+)  # a reduce-scatter: sums[rank] is all that a rank gets
 
 pieces = [piece.clone().requires_grad_() for piece in weights.tensor_split(2)]
 for piece, mine in zip(pieces, sums, strict=True):
@@ -143,7 +150,11 @@ predict("numbers that each rank sends under ZeRO-1", guess=None, answer=ledger()
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Put the two steps side by side. Lesson 03 reduced, gathered and updated, whereas we reduce, update and gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights instead of gradients. In each half a rank sends 19 numbers, as before. We have saved memory, and not one number more is sent!
+#
+# </details>
 
 # %% [markdown]
 # ## Step two: the gradients
@@ -180,7 +191,11 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients must be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
+#
+# </details>
 
 # %% [markdown]
 # ## Step three: the weights
@@ -210,7 +225,9 @@ import torch
 
 samples = slice(4 * rank, 4 * rank + 4)
 x = inputs[samples]
-units = [torch.cat([p.detach().flatten() for p in layer.parameters()]) for layer in (model.layer1, model.layer2)]
+units = [
+    torch.cat([p.detach().flatten() for p in layer.parameters()]) for layer in (model.layer1, model.layer2)
+]
 mine = [unit.tensor_split(2)[rank].clone() for unit in units]  # this rank's pieces: 14 and 5 numbers
 del units
 
@@ -234,7 +251,9 @@ first = torch.zeros(14)  # and this rank's piece of the ranks' average
 # %%
 right = gradient_of(slice(0, 8))
 for name, found, wanted in (("first", first, right[:28]), ("second", second, right[28:])):
-    equal = torch.allclose(torch.cat([*found]), wanted, atol=1e-6)  # what is pulled has an entry for each rank
+    equal = torch.allclose(
+        torch.cat([*found]), wanted, atol=1e-6
+    )  # what is pulled has an entry for each rank
     print(f"{name} unit: {'equal to one device' if equal else 'not yet equal'}")
 
 # %% [markdown]
@@ -261,11 +280,17 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %%
 def fsdp_step(micro_batches):
     mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
-    everyone = Sharing(shards=dist.group.WORLD, everyone=dist.group.WORLD)  # no two ranks keep the same piece
+    everyone = Sharing(
+        shards=dist.group.WORLD, everyone=dist.group.WORLD
+    )  # no two ranks keep the same piece
     ShardedModel(model, everyone, by_block, overlap=False)  # from here on a parameter is this rank's piece
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    with pace([model.layer1, model.layer2], forward_s=0, backward_s=0):  # notes forward and backward in the ledger
-        for x, goal in zip(inputs[mine].chunk(micro_batches), goals[mine].chunk(micro_batches), strict=True):
+    with pace(
+        [model.layer1, model.layer2], forward_s=0, backward_s=0
+    ):  # notes forward and backward in the ledger
+        for x, goal in zip(
+            inputs[mine].chunk(micro_batches), goals[mine].chunk(micro_batches), strict=True
+        ):
             (F.mse_loss(model(x), goal) / micro_batches).backward()
     with comm.span("update"):
         optimizer.step()
@@ -279,9 +304,13 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The list above shows one micro-batch, and leaves out only *free*. Weights travel twice, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
 # How many trips do the others make for $m$ micro-batches? Data parallelism and ZeRO-1 make 2, the halves of one all-reduce. ZeRO-2 makes $m$ with gradients and one with weights, whereas FSDP makes $3m$. For our four micro-batches these are 2, 5 and **12**.
+#
+# </details>
 
 # %% [markdown]
 # ## Must we wait for the weights?
@@ -310,13 +339,19 @@ runs = {}
 for name, overlap in (("in turn", False), ("with prefetch", True)):
     run_ranks(timed_step, 4, overlap)
     runs[name] = ledger()
-predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_s, unit="ms", tolerance=0.03)
+predict(
+    "ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_s, unit="ms", tolerance=0.03
+)
 viz.plot_units(runs, 6)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In the lower picture the row *compute* has three wide gaps. At the left it waits for unit 0, and at the right unit 0's gradients are summed up. In the middle it waits for unit 5, with which backward begins. Forward has just freed it, because the library treats all units alike. Three collectives add to the 9 ms<!-- =6 * 1.5 --> of computing, and the other 15 hide.
 #
 # The price is memory: while unit 2 computes in blue, the network brings unit 3, so **two** units are whole.
+#
+# </details>
 #
 # ## Prove it
 #
@@ -324,7 +359,14 @@ viz.plot_units(runs, 6)
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
@@ -372,16 +414,22 @@ techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": 
 steps = {name: run_ranks(in_memory, 4, technique, timeout=55)[0] for name, technique in techniques.items()}
 most = {name: max(instant.total for instant in step) for name, step in steps.items()}
 predict(
-    "MiB by which ZeRO-2 lowers ZeRO-1's peak", guess=None, answer=round((most["ZeRO-1"] - most["ZeRO-2"]) / 2**20, 1)
+    "MiB by which ZeRO-2 lowers ZeRO-1's peak",
+    guess=None,
+    answer=round((most["ZeRO-1"] - most["ZeRO-2"]) / 2**20, 1),
 )
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Begin with the first column of each strip. Under ZeRO-1 the yellow optimizer shrinks to a quarter, but only FSDP shrinks the violet weights as well.
 #
 # Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients.
 #
 # FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+#
+# </details>
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -404,7 +452,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. The broad grey line is one device. Each of the runs A, B and C **may** have a bug that somebody has reported in public.
+# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. Each of the runs A, B and C **may** have a bug that somebody has reported in public.
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`.
 
@@ -415,7 +463,9 @@ def llama_with(train, *bugs):
     return Trainer(Decoder(SMALL), train, mesh=mesh, apply=(fully_shard(by_block), *bugs))
 
 
-names = sorted([*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
+names = sorted(
+    [*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1]
+)  # an order that gives nothing away
 exhibits = {"A": names[4], "B": names[1], "C": names[0]}  # print them after you have decided
 reading = replace(text, batch_size=16)
 
@@ -427,7 +477,9 @@ curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losse
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
 viz.plot_loss_curves(
-    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
+    curves,
+    title="Which of these runs are sound?",
+    subtitle="loss in nats; the broad grey line is one device",
 )
 
 # %%
@@ -443,11 +495,15 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Run C agrees in float64, so its drift in float32 is rounding. Run B leaves two clues.
 #
 # The **ladder** trains with SGD, where a sound step hands on only weights. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong.
 #
 # The **curve** comes from AdamW. Each corner of a line is a step. In which one does run B's loss, which is known after forward, go wrong?
+#
+# </details>
 #
 # **Predict.** Which part goes wrong? In the order of time:
 #
@@ -458,14 +514,20 @@ viz.plot_loss_differences(curves)
 # - **U** update the pieces, which the next G gathers.
 
 # %%
-predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
+predict(
+    "the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]]
+)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Take the curve first. Run B's loss is right in step 2, so **U** wrote the right weights in step 1, and **G** gathered them. In step 3 the loss is wrong, so step 2 failed after its forward.
 #
 # By the ladder **H**, **R** and **N** worked in step 1. New in step 2 are only weights and text. **R** and **N** read neither, and **U** starts from the weights that **G** read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
 # Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides most of the wrong factor away, so the curve hides it.
+#
+# </details>
 
 # %% [markdown]
 # ## Back to the large models
@@ -477,15 +539,21 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 # **Predict.** Which stage is that for 30 billion parameters on our 64 GPUs?
 
 # %%
-kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
+kept = {
+    stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)
+}
 fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
 predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
 display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its fields other numbers
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture above the bars, even ZeRO-2 stays above the red line, so the stage to take depends on how many share.
 #
 # And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown that the training stays the same.
+#
+# </details>
 #
 # ## When to use it
 #
@@ -559,15 +627,23 @@ def sent_by(technique):
     return ledger().bytes_sent(0) - 3 * 24  # every rank tells the three others its loss, in 24 bytes
 
 
-trip = costs.model_parameters(SMALL) * 3 / 4 * 4  # its bytes: three quarters of all parameters, 4 bytes each
+trip = (
+    costs.model_parameters(SMALL) * 3 / 4 * 4
+)  # its bytes: three quarters of all parameters, 4 bytes each
 counted = {name: sent_by(technique) for name, technique in techniques.items()}
 predict("trips that FSDP makes", guess=None, answer=round(counted["FSDP"] / trip, 2))
 for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "FULL_SHARD"), strict=True):
-    formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)).sent_bytes[0]
+    formula = sharding_step(
+        sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)
+    ).sent_bytes[0]
     print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Look at the last line. FSDP makes 2.74 trips and not 3, because the root, with 0.26 of all parameters, is not gathered a second time. The formula beside it knows nothing of the code, and agrees in every byte.
+#
+# </details>
 #
 # ## What is a unit? Four policies
 #
@@ -591,7 +667,12 @@ viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.i
 # PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is FSDP as above, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
 
 # %%
-for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
+for strategy, shards in (
+    ("NO_SHARD", None),
+    ("SHARD_GRAD_OP", None),
+    ("FULL_SHARD", None),
+    ("HYBRID_SHARD", 2),
+):
     technique = fully_shard(by_block, strategy=strategy, shards=shards)
     make = partial(llama_sharded, technique=technique)
     assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
@@ -640,9 +721,13 @@ for name, technique, sizes in (
     ("gathered in int8", fully_shard(by_block, gather_dtype=torch.int8), {"itemsize": 4, "block": 256}),
 ):
     rows = sharding_rows(decoder_units(SMALL), strategy="FULL_SHARD", world_size=4, **sizes)
-    print(f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}")
+    print(
+        f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}"
+    )
 
-ring = partial(costs.comm_time, algorithm="ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")))
+ring = partial(
+    costs.comm_time, algorithm="ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b"))
+)
 gather_s = ring("all_gather", itemsize=torch.bfloat16.itemsize).time_s(INFINIBAND)
 both_ms = {
     dtype: 1e3 * (gather_s + ring("reduce_scatter", itemsize=dtype.itemsize).time_s(INFINIBAND))
@@ -653,9 +738,13 @@ for dtype, took in both_ms.items():
     print(f"summed up in {str(dtype):14} {took:.1f} ms")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->. With int8 weights, as in ZeRO++ below, they take about 6 bytes<!-- =1 + 1 + 4 -->.
 #
 # Backward's 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->, because the sum in float32 takes nearly twice as long as the gather. In bfloat16 both just hide.
+#
+# </details>
 #
 # ## Offload
 #
@@ -676,10 +765,16 @@ policies = {"none": None, "CPU": CPUOffloadPolicy(), "disk": DiskOffloadPolicy("
 lying = {name: run_ranks(tiers, 4, policy)[0] for name, policy in policies.items()}
 predict("bytes of a rank on the disk", guess=None, answer=lying["disk"].disk)
 for name, lies in lying.items():
-    print(f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk")
+    print(
+        f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk"
+    )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are again 250,432 bytes<!-- =250432 -->, and Adam's $m$ and $v$ are twice that. Without a GPU both memories are one, so *none* and *CPU* differ only in name.
+#
+# </details>
 #
 # ## Further savings
 #

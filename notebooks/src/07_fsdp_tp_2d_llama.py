@@ -2,6 +2,8 @@
 # # 07 · FSDP × TP: two cuts through one Llama
 #
 # Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want to train a Llama of eight billion parameters on texts of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -100,7 +102,11 @@ predict("numbers of W1 that rank 3 keeps", guess=None, answer=layout.size_at("la
 viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Look at rank 3, where `layer1` is $W_1$. Tensor parallelism left ranks 1 and 3 a row of 12 weights and 2 biases. Rank 3 keeps the last seven. Two of these are biases, so five are from $W_1$. Only $b_2$ is there twice, once for each place on `tp`.
+#
+# </details>
 #
 # ### Which cut comes first?
 #
@@ -143,9 +149,13 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Here `tp` sends more. But only activations grow with the text, so for short texts FSDP sends more. Should `dp` have the fast wire then?
 #
 # Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. That takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices it down to texts of 500 tokens. But what `tp` gathers is the input of the very next matrix, so everybody waits for it. From 500 tokens on only the wire of `tp` is felt.
+#
+# </details>
 
 # %% [markdown]
 # ## Messages, or a second forward?
@@ -160,7 +170,11 @@ print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f}
 # **Predict.** In which ways is waiting cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
 
 # %%
-H100, FAST, SLOW = load_device("h100_sxm_80"), NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
+H100, FAST, SLOW = (
+    load_device("h100_sxm_80"),
+    NVLINK.bandwidth_bytes_per_s,
+    INFINIBAND.bandwidth_bytes_per_s,
+)
 
 
 def longer(device, tp, bytes_per_s):
@@ -174,12 +188,18 @@ ways = {"A": (V100, 4, FAST), "B": (V100, 4, SLOW), "C": (V100, 8, SLOW), "D": (
 cheaper = [way for way, setting in ways.items() if longer(*setting) < 1 / 3]
 predict("ways that are cheaper than a second forward", guess=None, answer="".join(cheaper) or "none")
 for way, (device, tp, bytes_per_s) in ways.items():
-    print(f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer")
+    print(
+        f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer"
+    )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Compare A and B. They send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
 #
 # D is the surprise: even inside a node messages cost more than a second forward, because in D computing is faster and the wire is not. With the switch of lesson 05 D is at 17 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte.
+#
+# </details>
 #
 # ## Run it
 #
@@ -187,7 +207,14 @@ for way, (device, tp, bytes_per_s) in ways.items():
 
 # %%
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
@@ -201,7 +228,10 @@ def llama_alone(train):
 def llama_2d(train, *bugs):
     mesh = make_mesh(dp=dist.get_world_size() // 2, tp=2)
     return Trainer(
-        Decoder(SMALL), train, mesh=mesh, apply=(tensor(sequence_parallel="regather"), fully_shard(by_block), *bugs)
+        Decoder(SMALL),
+        train,
+        mesh=mesh,
+        apply=(tensor(sequence_parallel="regather"), fully_shard(by_block), *bugs),
     )
 
 
@@ -244,7 +274,9 @@ print("…", str(held).splitlines()[-1], sep="\n")
 
 # %%
 def shifted(setup):
-    setup.model.get_submodule("layers.2.ffn.down_proj").register_forward_hook(lambda module, inputs, y: y + 0.01)
+    setup.model.get_submodule("layers.2.ffn.down_proj").register_forward_hook(
+        lambda module, inputs, y: y + 0.01
+    )
 
 
 def llama_shifted(train):
@@ -255,11 +287,18 @@ sound = compare_outputs(llama_alone, llama_2d, text.batch(0), world_size=4)
 spoilt = compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4)
 wrong = [one for one in spoilt if one.deviation > 1e-11]
 predict("modules that give something wrong", guess=None, answer=len(wrong))
-print(f"without the error: {len(sound)} modules, the largest deviation {max(one.deviation for one in sound):.0e}")
+print(
+    f"without the error: {len(sound)} modules, "
+    f"the largest deviation {max(one.deviation for one in sound):.0e}"
+)
 print(f"with it, the first that is wrong: {wrong[0].name}")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Three of the 17 are in the third layer: `down_proj`, the feed-forward around it, and the layer itself. All twelve modules of the fourth layer are sound, but they read what the error has spoilt, and so do the last norm and the head. That is why only the first wrong output leads you to the error.
+#
+# </details>
 #
 # ### 3 · The ladder
 #
@@ -295,7 +334,9 @@ def gradients_in(dtype, tp, *bugs):
 exact, rounded = (run_ranks(gradients_in, 1, dtype, 1)[0] for dtype in (None, torch.bfloat16))
 not_summed = museum.TENSOR_BUGS["norms_not_summed"].technique
 runs = {
-    "terms not summed": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]),
+    "terms not summed": compare_rounding(
+        exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]
+    ),
     "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
 }
 spoilt = [one.name for one in runs["terms not summed"] if not one.is_sound]
@@ -303,7 +344,11 @@ predict("gradients that rounding does not explain", guess=None, answer=len(spoil
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It spoils nine, all RMSNorms. They lie above the dashed line, our limit. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
+#
+# </details>
 #
 # ### 5 · Would it say the same words?
 #
@@ -346,7 +391,11 @@ predict(
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # They lose about as many: in both panels the two lines of bfloat16 nearly coincide. At the top of the upper one are four ranks in float32, and they have all favourites of one device. So the precision lost some, but the parallelism lost none. The thesis has no line of one device at its ranks' precision, so it cannot say which lost them.
+#
+# </details>
 #
 # ## Measure: what is in memory
 #
@@ -359,7 +408,11 @@ DEEP, even = replace(SMALL, n_layers=8), replace(text, ragged=False)
 
 
 def in_memory(dp, tp, texts):
-    apply = (tensor(sequence_parallel="regather"), fully_shard(by_block)) if tp > 1 else (fully_shard(by_block),)
+    apply = (
+        (tensor(sequence_parallel="regather"), fully_shard(by_block))
+        if tp > 1
+        else (fully_shard(by_block),)
+    )
     trainer = Trainer(Decoder(DEEP), ADAMW, mesh=make_mesh(dp=dp, tp=tp), apply=apply)
     some = replace(even, batch_size=texts)
     trainer.step(some.batch(0))
@@ -367,17 +420,27 @@ def in_memory(dp, tp, texts):
 
 
 steps = {}
-for name, sizes in {"FSDP, 4 texts": (4, 1, 4), "2 × 2, 4 texts": (2, 2, 4), "2 × 2, 2 texts": (2, 2, 2)}.items():
+for name, sizes in {
+    "FSDP, 4 texts": (4, 1, 4),
+    "2 × 2, 4 texts": (2, 2, 4),
+    "2 × 2, 2 texts": (2, 2, 2),
+}.items():
     steps[name] = run_ranks(in_memory, 4, *sizes, timeout=55)[0]
-at_loss = [next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()]
+at_loss = [
+    next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()
+]
 predict("FSDP's over the mesh's", guess=None, answer=round(at_loss[0] / at_loss[1], 2), tolerance=0.1)
 print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for n in at_loss))
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # They do not shrink! Half of two texts is one text, so each rank keeps as much. On the mesh it keeps a little more, because some lie on both ranks of a pair. The mesh's peak is lower, because gathered weights are halved.
 #
 # So where is the gain? Look at the lowest strip: each pair reads one text, and activations are halved. FSDP cannot hand out less than a whole text, so eight GPUs read eight at a time, however long these are. With `tp` 4, our eight GPUs would read two. Tensor parallelism sells a reader that is four GPUs large. The price is that fewer texts are read at a time.
+#
+# </details>
 
 # %% [markdown]
 # ## Save here, go on there
@@ -402,7 +465,9 @@ def go_on(folder):
 
 
 with TemporaryDirectory() as folder:
-    print("2 × 2 goes on:", *(f"{loss:.5f}" for loss in run_ranks(save_on_a_mesh, 4, f"{folder}/monday")[0]))
+    print(
+        "2 × 2 goes on:", *(f"{loss:.5f}" for loss in run_ranks(save_on_a_mesh, 4, f"{folder}/monday")[0])
+    )
     print("two ranks do: ", *(f"{loss:.5f}" for loss in run_ranks(go_on, 2, f"{folder}/monday")[0]))
 
 # %% [markdown]
@@ -434,27 +499,36 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Bug museum
 #
-# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The lower picture shows how far each run is from one device. Ask of each whether rounding alone could have taken it there.
+# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The next cell draws their losses, and below them how far each run is from one device. Ask of each whether rounding alone could have taken it there.
 #
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
-names = sorted([*museum.TWO_AXES_BUGS, "sound"], key=lambda name: name[2])  # an order that gives nothing away
+names = sorted(
+    [*museum.TWO_AXES_BUGS, "sound"], key=lambda name: name[2]
+)  # an order that gives nothing away
 exhibits = {"A": names[3], "B": names[2], "C": names[1]}  # print them after you have decided
 makers = {
-    run: museum.TWO_AXES_BUGS[name].planted(llama_2d) if name != "sound" else llama_2d for run, name in exhibits.items()
+    run: museum.TWO_AXES_BUGS[name].planted(llama_2d) if name != "sound" else llama_2d
+    for run, name in exhibits.items()
 }
 reading = replace(even, batch_size=16)
 curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=4, steps=40).losses
 display(
-    viz.plot_loss_curves(curves, title="Which of these runs are sound?", subtitle="loss in nats; broad: one device"),
+    viz.plot_loss_curves(
+        curves, title="Which of these runs are sound?", subtitle="loss in nats; broad: one device"
+    ),
     viz.plot_loss_differences(curves),
 )
 
 # %%
-predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound") or "none")
+predict(
+    "the sound runs",
+    guess=None,
+    answer="".join(run for run in exhibits if exhibits[run] == "sound") or "none",
+)
 for run, make in makers.items():
     try:
         assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:5])
@@ -466,24 +540,34 @@ for run, make in makers.items():
             print(fill(line, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # At the end all three are far off, so look at the beginning. For twenty steps run B is less than 1e-05 off, before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
 #
 # The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more. Or the sum was divided by all four, although only two had read different texts. On two by two both mistakes leave one half, so take three ranks along `dp` and two along `tp`.
+#
+# </details>
 #
 # **Predict.** Which fraction would the *second* mistake leave there? The cell shows what the run leaves.
 
 
 # %%
 try:
-    assert_parallel_equals(llama_alone, makers["A"], replace(text, batch_size=9), world_size=6, rungs=RUNGS[:3])
+    assert_parallel_equals(
+        llama_alone, makers["A"], replace(text, batch_size=9), world_size=6, rungs=RUNGS[:3]
+    )
 except NotEqual as error:
     predict("of the right gradient", guess=None, answer=round(error.ratio, 4))
     print(fill(str(error).split("; ")[-1], 110))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart, so test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
 #
 # Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
+#
+# </details>
 
 
 # %% [markdown]
@@ -506,9 +590,13 @@ predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # It fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
 #
 # So both cures of the first screen fit. On these V100s, by the formula, tensor parallelism makes a step 6 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing adds a third. Only two texts are read at a time, so sixteen take eight rounds instead of two. But each round is about a quarter as long, because four GPUs share a text.
+#
+# </details>
 
 
 # %% [markdown]
@@ -554,7 +642,7 @@ score()
 #
 # ## The losses of all techniques
 #
-# All techniques so far train on the same Shakespeare, in float32. The lower picture has one more curve: one device which adds its gradients up in four micro-batches, so it rounds at other places. **Before you look**: will it stay nearer to one device than the runs on ranks?
+# All techniques so far train on the same Shakespeare, in float32. The next cell draws one curve more: one device which adds its gradients up in four micro-batches, so it rounds at other places. **Before you look**: will it stay nearer to one device than the runs on ranks?
 
 # %% varies="forty steps of rounding differ between processors"
 layouts = {
@@ -627,8 +715,6 @@ for family in ("Llama", "Olmo", "Olmo2"):
 # <details><summary>What is wrong with it?</summary>
 # Texts differ in length, so a token counts more in a part with few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
 # </details>
-#
-# The last lines are bugs of real releases, as `make wild` ran them. For yours, begin with `CHECK_YOUR_TRAINER.md`.
 
 
 # %%
@@ -649,7 +735,9 @@ class Theirs:
 
 
 try:
-    assert_parallel_equals(partial(Theirs, parts=1), partial(Theirs, parts=3), text, world_size=1, rungs=RUNGS[:4])
+    assert_parallel_equals(
+        partial(Theirs, parts=1), partial(Theirs, parts=3), text, world_size=1, rungs=RUNGS[:4]
+    )
 except NotEqual as error:
     print(f"falls on: {error.rung}\n{fill(str(error).split('; ', 2)[-1], 110)}\n")
 for name, found in presets.read("wild", "results").items():
@@ -657,6 +745,8 @@ for name, found in presets.read("wild", "results").items():
     print(f"{name:32} {old['version']:7} falls on {old['rung']:13} {mended['version']:7} is equal")
 
 # %% [markdown]
+# The last lines are bugs of real releases, as `make wild` ran them. For yours, begin with `CHECK_YOUR_TRAINER.md`.
+#
 # ## A thesis about 70 billion parameters
 #
 # A thesis, named below, trained Llama 3 70B on two nodes with four GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports texts of about 5,200 tokens, and almost twice what FSDP alone could read.
@@ -669,7 +759,8 @@ from course_lib.costs.published.claimed_sequence import claim_rows, host_rows
 for row in host_rows():
     fits = "fits" if row.fits else "too much"
     print(
-        f"{row.convention.name:13}: {row.convention.bytes_per_parameter:2} bytes a parameter, {row.nbytes / 1e9:6,.0f} GB, {fits}"
+        f"{row.convention.name:13}: {row.convention.bytes_per_parameter:2} bytes a parameter, "
+        f"{row.nbytes / 1e9:6,.0f} GB, {fits}"
     )
 
 print(f"\nlongest text in tokens{'':46} FSDP alone   with TP")
@@ -691,7 +782,10 @@ for one in recorded():
     if case.config.name.endswith("70B"):
         pieces = 4 * costs.model_parameters(case.config) / case.dp / case.tp
         how = "recomputed" if case.checkpointing else "kept"
-        print(f"dp {case.dp:4} × tp {case.tp}, {how:10}: pieces {held['start'].weights / 2**30:5.2f} GiB", end=" ")
+        print(
+            f"dp {case.dp:4} × tp {case.tp}, {how:10}: pieces {held['start'].weights / 2**30:5.2f} GiB",
+            end=" ",
+        )
         print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f} GiB")
 
 # %% [markdown]
@@ -712,7 +806,9 @@ for one in on_gpu.recorded():
     flops_per_s = costs.training_flops(case.config, sequence=case.sequence) * tokens_per_s
     mfu = flops_per_s / load_device("h200_sxm_141").dense_flops_per_s["bf16"]
     how = "offloaded" if case.offload else "recomputed" if case.checkpointing else "kept"
-    print(f"{case.config.name} reads {case.sequence:6,}, {how:10}: formula {peak / 2**30:6.2f} GiB", end=", ")
+    print(
+        f"{case.config.name} reads {case.sequence:6,}, {how:10}: formula {peak / 2**30:6.2f} GiB", end=", "
+    )
     print(f"really {more / 2**20:.1f} MiB more; {tokens_per_s:6,.0f} tokens/s, MFU {mfu:3.0%}")
 
 for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:

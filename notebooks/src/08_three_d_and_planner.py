@@ -6,6 +6,8 @@
 # Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is as good as possible. Who is right?
 #
 # **Predict.** Who is *slowest*? Compare a pipeline's texts with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -50,11 +52,15 @@ named = [replace(bar, name=f"{who}: {bar.name}") for who, bar in bars.items()]
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The light violet beginnings are alike, because all compute the same model. What follows is the layout's price.
 #
 # In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches. By lesson 04, 32 ranks wait 31/8 of their busy time, of which zero bubble, `zb-h1`, fills under a third. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
 # The third takes eleven seconds longer than the first, which makes four months. Is there a better fourth layout? How would you know, before you rent?
+#
+# </details>
 
 # %% [markdown]
 # You will be able to
@@ -71,7 +77,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 # %% [markdown]
 # ## Three cuts at once
 #
-# First let us see that three axes work together. Take eight ranks, two along each axis. The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
+# Take eight ranks, two along each axis. The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
 #
 # $$\text{rank} = 4 \cdot \text{pp} + 2 \cdot \text{dp} + \text{tp}$$
 #
@@ -81,7 +87,14 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %%
 SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+    name="small",
+    hidden_size=64,
+    n_layers=4,
+    n_heads=8,
+    n_kv_heads=4,
+    ffn_size=176,
+    vocab_size=512,
+    tied=False,
 )
 SCHEDULE = make_schedule("1f1b", 2, 2)  # two ranks, two micro-batches
 
@@ -98,7 +111,9 @@ def llama_3d(train):
 # %%
 layout = run_ranks(lambda: llama_3d(TrainConfig()).local.layout, 8)[0]
 places = [*coordinates(layout.sizes)]
-shown = [name for name in layout.parameters if name.split(".")[0] != "layers" or ".0." in name or ".3." in name]
+shown = [
+    name for name in layout.parameters if name.split(".")[0] != "layers" or ".0." in name or ".3." in name
+]
 regions = {name: layout.regions()[name] for name in shown if "norm" not in name and "k_proj" not in name}
 viz.plot_layout(regions, layout.shapes(), places, title="Layers 0 and 3 of a small Llama on 2 × 2 × 2")
 
@@ -116,11 +131,11 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# They do! Even the longest line, the gradients, stays thousands of times below the tolerance. Since lesson 06 you can compute whether a layout fits. One question is left.
+# They do! Even the longest line, the gradients, stays thousands of times below the tolerance. Since lesson 06 you can compute whether a layout fits.
 #
 # ## How long is one step?
 #
-# Let us work it out by hand for a run that was measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches. To save memory, backward computed all activations again.
+# Take a run that was measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches. To save memory, backward computed all activations again.
 
 # %% [markdown]
 # ### 1 · Multiply
@@ -139,7 +154,11 @@ predict("seconds", guess=None, answer=multiply_s, tolerance=0.05)
 print(f"by hand {multiply_s:.1f} s; measured {run.step_s:.1f} s, from the FLOP/s that the paper reports")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Multiplying explains half. Where is the other half?
+#
+# </details>
 #
 # ### 2 · Wait for messages
 #
@@ -190,7 +209,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # One run that comes out right proves nothing, because the constants may have been chosen for it. There are a few dozen, the 0.85 and the two thirds among them, and each belongs to a kind of GPU, to a wire or to a program. They were fitted to 515 steps from 13 published sources, whose pages are listed in `course_lib/sim/data/published.json`.
 #
-# So here is a harder test. Leave one source out, fit the constants to the other twelve, and predict the source that this fit has never seen.
+# So leave one source out, fit the constants to the other twelve, and predict the source that this fit has never seen.
 
 # %%
 viz.plot_calibration()
@@ -215,14 +234,21 @@ viz.plot_calibration()
 orders = [row for row in sim.committed_records() if row["test"] == sim.ORDER]
 predict("percent", guess=None, answer=round(100 * float(orders[1]["covered"])), tolerance=0.05)
 for row in orders:
-    print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
+    print(
+        f"{row['group']:17} {row['rows']:>3} pairs, "
+        f"{float(row['covered']):4.0%} in the right order; {row['note']}"
+    )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In the first line, below two percent, the formula did no better than a coin. From two percent on, it was right about nine times in ten or more.
 #
 # Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs, 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The layout that computes everything again loses least, and it is in all five wrong pairs of the last line. The other four sources have twelve pairs, too few to be sure.
 #
 # So two layouts that differ by less than two percent are equal until you have measured both. A clear difference is probably real.
+#
+# </details>
 
 # %% [markdown]
 # ## Search
@@ -243,9 +269,13 @@ for rule, count in found.rejected.items():
 print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node. The third refuses more stages than the model's 126 layers, and the four small ones ask what texts, schedule and ZeRO allow.
 #
 # Memory comes last, and still took more than half of what was left. The order saves time. A layout is priced only if it fits.
+#
+# </details>
 
 # %% [markdown]
 # ### Is there a fourth?
@@ -265,16 +295,23 @@ for one in best:
     held = {part: size / GiB for part, size in one.memory.items()}
     states, other = held["weights"] + held["gradients"], one.memory_bytes / GiB
     other -= states + held["activations"]
-    print(f"pp {one.policy['pp']:2}   {one.causes_s['bubble']:.2f} s  {one.causes_s['recompute']:.2f} s", end="")
+    print(
+        f"pp {one.policy['pp']:2}   {one.causes_s['bubble']:.2f} s  {one.causes_s['recompute']:.2f} s",
+        end="",
+    )
     print(f"{states:13.1f} GiB{held['activations']:15.1f} GiB{other:11.1f} GiB")
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than `pp` 32, the first colleague's layout.
 #
 # Why 16? All four cut 126 layers, the embedding and the head into 64 stages of two. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and a wait of $(p-1)/m$ would be almost as long as the work.
 #
 # Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar, where each rank has one stage, zero bubble fills almost half of the wait with gradients of weights.
+#
+# </details>
 
 # %% [markdown]
 # Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
@@ -315,9 +352,13 @@ print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own ope
 viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts left whole")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The upper bar computes nothing again, because the activations of half a text fit. Its ranks idle half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
 #
 # Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta, with whole texts, computed nothing again either, which in our formulas fits only with slow ZeRO 3. They freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not tell you the truth, but what to try first.
+#
+# </details>
 
 # %% [markdown]
 # ### Time against memory
@@ -337,9 +378,13 @@ print(fill(f"a seventh is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Start at the fastest layout, lower right, and walk left along the line. At first room is almost free. With half of the memory a step takes only a few percent longer: pipelines are twice as long, but a quarter of the replicas gives each four times the micro-batches. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and the host is busy with hundreds of small pieces.
 #
 # Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where it lies here.
+#
+# </details>
 
 # %% [markdown]
 # ## Three hours later
@@ -364,20 +409,28 @@ runs["slow checkpoints too"] = replace(runs["after a restart"], checkpoint_s=60)
 
 
 def with_dice(run, interval_s):
-    ends = [planner.play_run(run, interval_s, elapsed_s=54 * planner.DAY_S, seed=seed) for seed in range(4)]
+    ends = [
+        planner.play_run(run, interval_s, elapsed_s=54 * planner.DAY_S, seed=seed) for seed in range(4)
+    ]
     return fmean(one.shares.training for one in ends)
 
 
-played = {name: {tau: with_dice(run, tau) for tau in (60.0, 300.0, 1800.0, 7200.0)} for name, run in runs.items()}
+played = {
+    name: {tau: with_dice(run, tau) for tau in (60.0, 300.0, 1800.0, 7200.0)} for name, run in runs.items()
+}
 print(f"at most {restart_s / 60:.1f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Multiply the two shares, and $\tau$ cancels. Two numbers whose product stays the same have the smallest sum when they are equal, so set $\delta/\tau = \tau/2M$ and solve for $\tau$:
 #
 # $$\tau = \sqrt{2\,\delta\,M}$$
 #
 # That is 4.2 minutes here. The share of time that is spent on training is called **goodput**. Find the line `back at once` and its ring, where only two percent are lost. Left of the ring you write too often, and right of it you lose too much. The dashed line is our sum, which is good while $\tau$ lies well between $\delta$ and $M$. The small marks are 54 days played with dice, and they agree.
+#
+# </details>
 
 # %% [markdown]
 # But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So by this model Meta's restarts took no longer on average.
@@ -412,11 +465,11 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 # Look at the best three: are they three different answers? In a shell:
 # python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json
 with TemporaryDirectory() as folder, chdir(folder):
-    plan_command(["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "out=plan.json"])
+    plan_command(
+        ["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "out=plan.json"]
+    )
 
 # %% [markdown]
-# Read it block by block.
-#
 # | block | what it says |
 # | --- | --- |
 # | the rules | as above, for 8B on 32 GPUs |
@@ -485,7 +538,10 @@ print(f"the factor of three steps: {factor:.2f}")
 print(f"the other {len(own) - 3}: off by {np.median(sim.off_by(off[3:])):.0%} before, ", end="")
 print(f"{np.median(sim.off_by(off[3:] + np.log(factor))):.0%} after")
 medians = {row["test"]: row for row in sim.committed_records() if row["group"] == "median of groups"}
-for test, words in {"sources, without": "no own step", "sources, three own rows": "three own steps"}.items():
+for test, words in {
+    "sources, without": "no own step",
+    "sources, three own rows": "three own steps",
+}.items():
     print(f"{medians[test]['rows']} clusters, {words}: off by {float(medians[test]['median']):.1%}")
 
 # %%
@@ -495,7 +551,9 @@ machine = sim.machine_of(JOB.cluster)
 names = sim.constant_names(machine.generation, JOB.software)
 coefficients = {name: values.get(constant, 1.0) for name, constant in names.items()}
 # What the same machine would do by these constants, and the steps of all layouts on it.
-unseen = sim.rates_from(machine, coefficients, fp8=0, keeps_scores=0, gradient_bytes=JOB.software.gradient_bytes)
+unseen = sim.rates_from(
+    machine, coefficients, fp8=0, keeps_scores=0, gradient_bytes=JOB.software.gradient_bytes
+)
 step_s = sim.step_times(LLAMA, unseen, whole.policies).total
 winner = planner.policy_name(whole.policies, int(step_s.argmin()))
 print(f"fitted to {len(strangers)} steps: {winner}, {step_s.min():.2f} s")
@@ -519,11 +577,23 @@ v100, reached = rows["mlm20-004"], {}
 rates = sim.rates_of(v100.machine, v100.software)
 measured = {1: costs.MEGATRON_2019_ALONE_FLOPS_PER_S, 512: costs.MEGATRON_2019_FLOPS_PER_S / 512}
 for gpus, (hidden, layers, heads, tp) in {1: (1536, 40, 16, 1), 512: (3072, 72, 32, 8)}.items():
-    sizes = {"hidden_size": hidden, "n_layers": layers, "n_heads": heads, "n_kv_heads": heads, "ffn_size": 4 * hidden}
-    model, policy = replace(v100.model, **sizes), replace(v100.policies, tp=tp, dp=gpus // tp, micro_batch=8)
+    sizes = {
+        "hidden_size": hidden,
+        "n_layers": layers,
+        "n_heads": heads,
+        "n_kv_heads": heads,
+        "ffn_size": 4 * hidden,
+    }
+    model, policy = (
+        replace(v100.model, **sizes),
+        replace(v100.policies, tp=tp, dp=gpus // tp, micro_batch=8),
+    )
     said = sim.step_times(model, rates, policy).total
     reached[gpus] = float(sim.utilisation(model, policy, said, rates)[1][0]) * rates.peak_flops_per_s
-    print(f"{gpus:3} V100s: predicted {reached[gpus] / 1e12:.1f} TFLOP/s each, reported {measured[gpus] / 1e12:.1f}")
+    print(
+        f"{gpus:3} V100s: predicted {reached[gpus] / 1e12:.1f} TFLOP/s each, "
+        f"reported {measured[gpus] / 1e12:.1f}"
+    )
 print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measured[512] / measured[1]:.0%}")
 
 # %% [markdown]
@@ -535,14 +605,22 @@ print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measure
 
 # %% varies="the seconds of each search"
 problem = planner.stage_problem(
-    load_model("llama3_1_8b"), {"h100_sxm_80": 2, "a100_sxm_80": 2}, sequence=8192, micro_batch=1, n_microbatches=8
+    load_model("llama3_1_8b"),
+    {"h100_sxm_80": 2, "a100_sxm_80": 2},
+    sequence=8192,
+    micro_batch=1,
+    n_microbatches=8,
 )
 print(f"{planner.n_assignments(problem):,} assignments of {len(problem.layers)} layers")
 for one in planner.compare_methods(problem):
     on = ", ".join(
-        f"{size} on {problem.gpus[gpu].name[:4]}" for size, gpu in zip(one.answer.sizes, one.answer.gpus, strict=True)
+        f"{size} on {problem.gpus[gpu].name[:4]}"
+        for size, gpu in zip(one.answer.sizes, one.answer.gpus, strict=True)
     )
-    print(f"{one.method:15} {one.slowest_s:.4f} s for the slowest stage, found in {1000 * one.search_s:5.1f} ms: {on}")
+    print(
+        f"{one.method:15} {one.slowest_s:.4f} s for the slowest stage, "
+        f"found in {1000 * one.search_s:5.1f} ms: {on}"
+    )
 
 # %% [markdown]
 # All five reach the same pace. The first three also know that nothing is better: they try all, build on best answers to smaller questions, or ask a solver for whole numbers. The last two change a random answer, or learn by rewards, and have merely stopped. The second is by far the quickest, because it never solves the same smaller question twice.

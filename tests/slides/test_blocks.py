@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from course_lib.viz.style import DARK_LETTERS, WHITE_LETTERS
 from slides import blocks, build
 from slides.blocks import badge, bar, bars, key, kind, left, parts, percent, power, right, row
 
@@ -12,7 +13,7 @@ def test_a_bar_is_as_wide_as_its_share():
     assert bar(0.25, "#FFFFFF") == '<span class="bar" style="width: 25%; background: #FFFFFF"></span>'
 
 
-@pytest.mark.parametrize(("colour", "ink"), [("#F0E442", "#1B2630"), ("#6A4C93", "#FFFFFF")])
+@pytest.mark.parametrize(("colour", "ink"), [("#F0E442", DARK_LETTERS), ("#6A4C93", WHITE_LETTERS)])
 def test_the_text_in_a_bar_can_be_read_on_its_colour(colour, ink):
     assert bar(0.5, colour, "12") == (
         f'<span class="bar" style="width: 50%; background: {colour}; color: {ink}">12</span>'
@@ -43,7 +44,7 @@ def test_a_share_is_written_in_per_cent():
 
 
 def test_a_rank_has_its_colour():
-    assert badge(1) == '<span class="badge" style="background: #E69F00; color: #1B2630">rank 1</span>'
+    assert badge(1) == f'<span class="badge" style="background: #E69F00; color: {DARK_LETTERS}">rank 1</span>'
 
 
 def test_a_slide_says_what_it_shows():

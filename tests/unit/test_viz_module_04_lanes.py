@@ -129,7 +129,8 @@ def test_the_key_has_the_letters_of_the_formulas():
 
 def test_numbers_stand_out_from_their_boxes():
     texts = [part.element for part in Film(viz.plot_schedule(schedule("1f1b", 2, 2)).svg).parts("text")]
-    assert [text.get("fill") for text in texts if text.text == "1"] == ["#000000"] * 4 + [style.SOFT]  # the axis'
+    hues = [text.get("fill") for text in texts if text.text == "1"]
+    assert hues == [style.BLACK_LETTERS] * 4 + [style.SOFT]  # the last is the axis'
 
 
 def test_a_rank_s_stages_share_its_durations_so_that_schedules_are_comparable():

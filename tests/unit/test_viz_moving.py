@@ -10,6 +10,7 @@ import pytest
 from course_lib import viz
 from course_lib.viz import sheet
 from course_lib.viz.canvas import WIDE, WIDTH, Canvas, text_width
+from course_lib.viz.dark import with_dark_variant
 from tests.unit.moving_svg import Film
 from tests.unit.test_viz_moving_ladder import FALLS
 from tests.unit.test_viz_moving_overlap import LAYERS, STEP
@@ -96,7 +97,7 @@ def test_the_same_facts_give_the_same_bytes_and_an_image_with_an_alternative(nam
     bundle = picture._repr_mimebundle_()
     assert bundle["text/plain"] == picture.text == repr(picture)
     alternative, data = re.search(r'alt="(.*?)" src="data:image/svg\+xml;base64,(.*?)"', bundle["text/html"]).groups()
-    assert b64decode(data).decode() == picture.svg
+    assert b64decode(data).decode() == with_dark_variant(picture.svg)
     assert alternative.startswith(picture.title) and picture.title in picture.svg
 
 
@@ -117,9 +118,9 @@ def test_it_moves_in_a_fold_that_is_closed_and_stands_still_below_it(name):
         r"<details><summary><small>Let it move; .*?</small></summary><img [^>]*></details><img", picture.html
     )
     if Film(picture.svg).motions:
-        assert fold and drawn == [picture.svg, picture.still]
+        assert fold and drawn == [with_dark_variant(picture.svg), with_dark_variant(picture.still)]
     else:
-        assert not fold and drawn == [picture.svg]
+        assert not fold and drawn == [with_dark_variant(picture.svg)]
 
 
 def test_every_movement_ends_by_itself(film):
