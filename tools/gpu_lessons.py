@@ -125,7 +125,9 @@ def _first_line(text: str) -> str:
 
 def compared(cpu: Outcome, cuda: Outcome) -> Outcome:
     """On a GPU an error that was meant to come is the one that comes on the CPU."""
-    others = [f"{there}, on the CPU {here}" for here, there in zip(cpu.raised, cuda.raised, strict=True) if here != there]
+    others = [
+        f"{there}, on the CPU {here}" for here, there in zip(cpu.raised, cuda.raised, strict=True) if here != there
+    ]
     return Outcome(**{**vars(cuda), "failures": (*cuda.failures, *others)})
 
 

@@ -35,6 +35,8 @@ _LAPTOPS_OWN = ("GLOO_SOCKET_IFNAME",)  # its loopback interface, which leads to
 class Allocation:
     """`nodes` nodes with `per_node` places each; rank r has place r, one node after the other.
 
+    Of more ranks than places every node takes more, equally many.
+
     Raises: OSError in four parts if `srun` cannot be run or ends, or a node does not answer in time.
     """
 
@@ -140,7 +142,7 @@ class Allocation:
         first.tell(do="ports")
         self._wait(lambda: first.ports is not None, _JOIN_LIMIT_S, "start")
         store, master = first.take_ports()
-        by_node = [range(at, min(at + self.per_node, world_size)) for at in range(0, world_size, self.per_node)]
+        by_node = self._by_node(world_size)
         for number, ranks in zip(order, by_node, strict=False):
             shared = {"world_size": world_size, "local_size": len(ranks), "device": device}
             shared |= {"store": f"tcp://{first.address}:{store}", "master": f"{first.address}:{master}"}
@@ -152,6 +154,16 @@ class Allocation:
             for rank in ranks:
                 wires = {kind: NotebookEnd(self._wires.pop((kind, pool, rank))) for kind in ("work", "lifeline")}
                 yield Member(rank=rank, process=Remote(self._nodes[number], pool, rank), **wires)
+
+    def _by_node(self, world_size: int) -> list[range]:
+        each = max(self.per_node, -(-world_size // len(self._nodes)))
+        return [range(at, min(at + each, world_size)) for at in range(0, world_size, each)]
+
+    def notice(self, world_size: int) -> str:
+        """A line for more ranks than places."""
+        if world_size <= self.size:
+            return ""
+        return f"{world_size} ranks on {self.size} places: a node takes up to {len(self._by_node(world_size)[0])}\n"
 
     def end(self) -> None:
         """Let the nodes end, with all their ranks, and give a job of our own back."""

@@ -105,7 +105,7 @@ def attach(per_node: int, *, nodes: int | None = None, job: int | None = None, s
 
     Inside a job (salloc, or a notebook that a job runs) its nodes are taken; `job` names another running one; else
     `nodes` are asked for, with further options of `srun`, as `srun=["--partition=train"]`, and given back by `detach`.
-    `%%ranks n` then has the first n places, one node after the other.
+    `%%ranks n` then has the first n places, one node after the other; of more ranks than places each node takes more.
     Cost: a second or two for srun, and once for torch's import on each node; a cell takes about a millisecond.
     Raises: ValueError for no such job or too many ranks, OSError if srun or a node fails.
     """

@@ -44,16 +44,15 @@ def start_members(world_size: int, folder: str, device: str) -> Iterator[Member]
 
 
 def check_world_size(world_size: int) -> None:
-    """Raise the four-part error unless there are so many places."""
-    most = MAX_RANKS if _allocation is None else _allocation.size
-    if isinstance(world_size, int) and 1 <= world_size <= most:
-        return
-    rule, way_out = f"a pool has 1 to {most} ranks", "choose a number in that range"
-    if _allocation is not None:
-        nodes = most // _allocation.per_node
-        rule = f"the allocation has {nodes} node{'s' * (nodes > 1)} with {_allocation.per_node} ranks each"
-        way_out = f"choose 1 to {most}, or ranks.detach() for this machine"
-    raise ValueError(four_parts("ranks", f"world_size={world_size!r}", rule, way_out))
+    """Raise the four-part error unless 1 <= world_size <= MAX_RANKS."""
+    if not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
+        rule = f"a pool has 1 to {MAX_RANKS} ranks"
+        raise ValueError(four_parts("ranks", f"world_size={world_size!r}", rule, "choose a number in that range"))
+
+
+def notice(world_size: int) -> str:
+    """What a learner should know about where so many ranks are."""
+    return "" if _allocation is None else _allocation.notice(world_size)
 
 
 def attach(per_node: int, *, nodes: int | None, job: int | None, srun: Sequence[str]) -> Allocation:

@@ -76,7 +76,7 @@ class RankPool:
         except BaseException:
             self.kill()
             raise
-        return "".join([*notices, *(outcomes[rank].value for rank in everyone)])
+        return "".join([places.notice(self.world_size), *notices, *(outcomes[rank].value for rank in everyone)])
 
     def run(self, task: Task, *, ranks: list[int], timeout: float, listen: Listener) -> dict[int, Outcome]:
         """Carry out `task` on `ranks`; return each outcome. `listen(rank, text)` hears output while it comes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import jupytext
@@ -14,6 +15,7 @@ def main(number: str, per_node: str) -> int:
     """Take the nodes after the first cell, which loads the extension; return how many cells failed unasked."""
     (path,) = (ROOT / "notebooks" / "src").glob(f"{number}_*.py")
     cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    os.chdir(ROOT / "notebooks")  # where a lesson finds its script
     shell = InteractiveShell.instance()
     shell.history_manager.enabled = False
     failed = 0

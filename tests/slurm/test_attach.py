@@ -59,7 +59,7 @@ def quiet(cluster):
     return not left and not cluster.says("squeue", "-h")
 
 
-@pytest.mark.parametrize(("per_node", "world_size"), [(2, 4), (4, 8), (4, 6), (2, 1)])
+@pytest.mark.parametrize(("per_node", "world_size"), [(2, 4), (4, 8), (4, 6), (2, 1), (2, 6)])
 def test_places_are_filled_one_node_after_the_other_and_what_is_sent_is_recorded(cluster, per_node, world_size):
     code = f"""ranks.attach(per_node={per_node})
 say(found=run_ranks(who, {world_size}))
@@ -68,7 +68,8 @@ say(sent=[ledger().bytes_sent(rank) for rank in range({world_size})])
 """
     found, sent = notebook(cluster, NOTEBOOK + code)
     total = sum(range(world_size))
-    places = [(f"node{1 + rank // per_node}", rank % per_node, total) for rank in range(world_size)]
+    each = max(per_node, world_size // 2)  # of more ranks than places every node takes more
+    places = [(f"node{1 + rank // each}", rank % each, total) for rank in range(world_size)]
     assert [tuple(place) for place in found["found"]] == places
     assert sum(sent["sent"]) == 2 * (world_size - 1) * 4000
     cluster.wait_for(lambda: quiet(cluster))

@@ -104,7 +104,9 @@ def _give_guard() -> None:
 
 def _shared_library(name: str) -> str:
     folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    return next(os.path.join(folder, file) for file in os.listdir(folder) if file in (f"lib{name}.so", f"lib{name}.dylib"))
+    return next(
+        os.path.join(folder, file) for file in os.listdir(folder) if file in (f"lib{name}.so", f"lib{name}.dylib")
+    )
 
 
 def _reduced(x: Tensor) -> Any:
