@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.comm import background, ledger
+from course_lib.comm.call import resolve, words_device_of
 from course_lib.comm.switches import active, settings
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
@@ -120,8 +121,10 @@ def emulated(clock: EmulatedClock) -> Iterator[None]:
     """Run a block under `clock`; all ranks enter together. The guard rests, since its messages would take time."""
     global _ports
     background.finish_all()
+    everyone = resolve(None, "emulated")
     dist.barrier()  # the ranks may come at different times, and the first call of a group is slow
-    start = torch.tensor([time.monotonic() + _START_IN_S], dtype=torch.float64)
+    device = words_device_of(everyone)
+    start = torch.tensor([time.monotonic() + _START_IN_S], dtype=torch.float64, device=device)
     dist.broadcast(start, src=0)
     _ports = Ports(clock, start.item())
     _ports.pass_until(start.item())

@@ -44,7 +44,7 @@ def pretend() -> None:
 
 def _machine(gpus: int) -> dict[str, Any]:
     """What is asked of `torch.cuda`, by the package and by PyTorch itself."""
-    generators = (torch.default_generator,) * gpus
+    generators = (tensor.GENERATOR,) * gpus
     numbers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: gpus > 0,
         "device_count": lambda: gpus,
@@ -53,16 +53,17 @@ def _machine(gpus: int) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         "get_device_name": lambda *_: _NAME,
         "get_device_capability": lambda *_: (9, 0),
-        "get_rng_state": lambda *_: torch.default_generator.get_state(),
+        "get_rng_state": lambda *_: tensor.GENERATOR.get_state(),
         "max_memory_allocated": lambda *_: 0,
         "memory_allocated": lambda *_: 0,
         "mem_get_info": lambda *_: (2**36, 2**36),
         "current_stream": lambda *_: _Stream(),
     }
-    silent = "_lazy_init init synchronize manual_seed manual_seed_all set_rng_state empty_cache reset_peak_memory_stats"
+    silent = "_lazy_init init synchronize empty_cache reset_peak_memory_stats"
     nothing = dict.fromkeys(silent.split(), lambda *_, **__: None)
-    own = {"set_device": _set_device, "default_generators": generators, "Stream": _Stream, "Event": _Stream}
-    return {**numbers, **nothing, **own, "stream": _Around, "device": _Around}
+    seeding = {"manual_seed": tensor.seed_gpu, "manual_seed_all": tensor.seed_gpu}
+    own = {"set_device": _set_device, "set_rng_state": lambda state, *_: tensor.GENERATOR.set_state(state), "default_generators": generators, "Stream": _Stream, "Event": _Stream}
+    return {**numbers, **nothing, **seeding, **own, "stream": _Around, "device": _Around}
 
 
 def _set_device(device: Any) -> None:
