@@ -31,6 +31,15 @@ def gpus_here() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def in_words() -> str:
+    """What ranks on this machine would compute on, and why."""
+    asked, gpus = switch.asked(), gpus_here()
+    said = f"{switch.VARIABLE}={asked}" if asked else f"{switch.VARIABLE} is not set"
+    kind = "cannot start" if asked == "cuda" and not gpus else f"compute on {asked or 'cpu'}"
+    training = " (train under torchrun takes one for each rank unasked)" if gpus and not asked else ""
+    return f"ranks on this machine {kind}: {said}, torch sees {_gpus(gpus)}{training}"
+
+
 def choose(local_rank: int, local_size: int, kind: str) -> Choice:
     """Rank `local_rank` of the `local_size` on this machine computes on the CPU, or on GPU `local_rank % GPUs`.
 
@@ -54,7 +63,7 @@ _SHARED = "rank r computes on GPU r modulo their number, and messages go through
 
 
 def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count > 1)}"
+    return f"{count or 'no'} GPU{'s' * (count > 1)}"
 
 
 def choose_for_training(local_rank: int, local_size: int) -> Choice:
