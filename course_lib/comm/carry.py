@@ -1,8 +1,8 @@
 """One message on its way: from where its numbers lie, or through main memory.
 
-Only gloo tells messages apart by their tags, and lets two ranks send to each other at the same time; NCCL would let both
-wait for ever. And gloo sends bytes of main memory. So a tensor on a GPU is copied on both sides, wherever the group
-carries main memory too. PyTorch's own collectives go from GPU to GPU.
+Only gloo tells messages apart by their tags, and lets two ranks send to each other at the same time; NCCL would let
+both wait for ever. And gloo sends bytes of main memory. So a tensor on a GPU is copied on both sides, wherever the
+group carries main memory too. PyTorch's own collectives go from GPU to GPU.
 """
 
 from __future__ import annotations

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._device import DeviceContext, _device_constructors
 
 _DRAWN = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
 _DRAWN_IN_PLACE = {
     getattr(Tensor, f"{name}_") for name in ("normal", "uniform", "random", "bernoulli", "exponential", "log_normal")
-}
+} | {nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_, nn.init.kaiming_uniform_, nn.init.kaiming_normal_}
 
 
 class Home(DeviceContext):
@@ -39,8 +40,9 @@ class Home(DeviceContext):
             return func(*args, **given)
         if func in _DRAWN and given.get("device") is None and given.get("out") is None and _of_cpu(given):
             return self._drawn(func, args, given)
-        if func in _DRAWN_IN_PLACE and args[0].is_cuda and _of_cpu(given):
-            return _drawn_in_place(func, args, given)
+        if func in _DRAWN_IN_PLACE and _of_cpu(given):
+            x = args[0] if args else given.pop("tensor")  # as torch.nn.init hands it on
+            return _drawn_in_place(func, x, args[1:], given) if x.is_cuda else func(x, *args[1:], **given)
         return super().__torch_function__(func, types, args, given)
 
     def _drawn(self, func: Callable[..., Tensor], args: tuple[Any, ...], given: dict[str, Any]) -> Tensor:
@@ -52,10 +54,10 @@ class Home(DeviceContext):
         return func(*args, **given).to(self.device).requires_grad_(learns)
 
 
-def _drawn_in_place(func: Callable[..., Tensor], args: tuple[Any, ...], given: dict[str, Any]) -> Tensor:
-    x: Tensor = args[0]
-    drawn = func(torch.empty_like(x, device="cpu", requires_grad=False), *args[1:], **given)
-    return x.copy_(drawn)
+def _drawn_in_place(func: Callable[..., Tensor], x: Tensor, args: tuple[Any, ...], given: dict[str, Any]) -> Tensor:
+    drawn = func(torch.empty_like(x, device="cpu", requires_grad=False), *args, **given)
+    with torch.no_grad() if getattr(func, "__module__", "") == nn.init.__name__ else nullcontext():
+        return x.copy_(drawn)
 
 
 def _of_cpu(given: Mapping[str, Any]) -> bool:

@@ -105,7 +105,7 @@ def _mistake(values: str, rule: str, way_out: str) -> ValueError:
 
 
 def register(shell: Any) -> None:
-    """Add `%%ranks` and `%device` to an IPython shell, and let the fork server import torch until the first such cell comes."""
+    """Add `%%ranks` and `%device` to an IPython shell, and let the fork server import torch until a cell needs it."""
     start_fork_server()
     shell.register_magic_function(lambda line, cell: _run_cell(shell, line, cell), "cell", "ranks")
     shell.register_magic_function(_set_device, "line", "device")

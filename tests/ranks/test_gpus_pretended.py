@@ -95,7 +95,9 @@ def test_asked_for_gpus_each_rank_has_one_or_shares_one(machine, monkeypatch, ca
 @pytest.mark.parametrize("ranks", RANKS)
 def test_without_a_gpu_cuda_is_refused_in_one_line(machine, ranks):
     machine(0)
-    with pytest.raises(RankError, match="torch sees no GPU; a rank that computes on a GPU needs one; take cpu") as caught:
+    with pytest.raises(
+        RankError, match="torch sees no GPU; a rank that computes on a GPU needs one; take cpu"
+    ) as caught:
         run_ranks(where_i_am, ranks, device="cuda")
     assert "\n" not in str(caught.value)
     check_cells(ranks, device="cpu")

@@ -62,7 +62,13 @@ def _machine(gpus: int) -> dict[str, Any]:
     silent = "_lazy_init init synchronize empty_cache reset_peak_memory_stats"
     nothing = dict.fromkeys(silent.split(), lambda *_, **__: None)
     seeding = {"manual_seed": tensor.seed_gpu, "manual_seed_all": tensor.seed_gpu}
-    own = {"set_device": _set_device, "set_rng_state": lambda state, *_: tensor.GENERATOR.set_state(state), "default_generators": generators, "Stream": _Stream, "Event": _Stream}
+    own = {
+        "set_device": _set_device,
+        "set_rng_state": lambda state, *_: tensor.GENERATOR.set_state(state),
+        "default_generators": generators,
+        "Stream": _Stream,
+        "Event": _Stream,
+    }
     return {**numbers, **nothing, **seeding, **own, "stream": _Around, "device": _Around}
 
 
@@ -105,7 +111,9 @@ def _give_guard() -> None:
 
 def _shared_library(name: str) -> str:
     folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    return next(os.path.join(folder, file) for file in os.listdir(folder) if file in (f"lib{name}.so", f"lib{name}.dylib"))
+    return next(
+        os.path.join(folder, file) for file in os.listdir(folder) if file in (f"lib{name}.so", f"lib{name}.dylib")
+    )
 
 
 def _reduced(x: Tensor) -> Any:
@@ -130,7 +138,7 @@ def _loaded(file: bytes) -> Any:
 
 
 def _take_gloo_for_nccl() -> None:
-    """The group is asked for as it is, and joined with gloo in NCCL's place; for GPU tensors it says that it is NCCL."""
+    """Join the group with gloo in NCCL's place; asked about GPU tensors, it says that it is NCCL."""
     join, backend_of = dist.init_process_group, dist.ProcessGroup._get_backend
 
     def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
