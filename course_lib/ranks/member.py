@@ -82,7 +82,12 @@ def start_members(world_size: int, folder: str, device: str) -> Iterator[Member]
         for rank in range(world_size):
             work, rank_work = socket.socketpair()
             lifeline, rank_lifeline = socket.socketpair()
-            seat = {"rank": rank, "world_size": world_size, "local_rank": rank, "local_size": world_size}
+            seat: dict[str, Any] = {
+                "rank": rank,
+                "world_size": world_size,
+                "local_rank": rank,
+                "local_size": world_size,
+            }
             seat |= {"device": device, "store": f"file://{folder}/store", "master": master, "folder": folder}
             wires = {"work": rank_work, "lifeline": rank_lifeline}
             process = context.Process(target=start, args=(environment,), kwargs={**seat, **wires})

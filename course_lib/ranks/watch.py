@@ -157,7 +157,8 @@ class Comparison:
     def _gathered(self, mine: Tensor) -> list[Tensor]:
         """Every rank's tensor. The back end is asked directly: through `dist` this would come here again."""
         everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
-        self._group._get_backend(torch.device("cpu")).allgather([everyone], [mine]).wait()
+        backend: Any = self._group._get_backend(torch.device("cpu"))
+        backend.allgather([everyone], [mine]).wait()
         return everyone
 
 
