@@ -37,10 +37,9 @@ EXERCISES = ("02", "03", "06")
 GPUS = "COURSE_PRETENDED_GPUS"  # as `tools.pretended` reads it on the ranks
 LIMIT_S = 300
 PRELOAD = f"""
-import os
 from course_lib.ranks import run_ranks, server
 
-server.preload("tools.pretended.ranks", *filter(None, [os.environ.get("DBG") and "dbgranks"]))
+server.preload("tools.pretended.ranks")
 run_ranks.__kwdefaults__["timeout"] = {LIMIT_S}.0  # a pretended GPU takes many times as long
 """
 RAISES = "raises-exception"
