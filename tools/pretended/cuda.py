@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._device import _device_constructors
 
 from course_lib.ranks import plain, stacks
 from tools.pretended import tensor
@@ -31,14 +32,16 @@ def pretend() -> None:
         setattr(torch.cuda, name, value)
     if not gpus:
         return
-    stacks._LIBRARIES += (os.path.dirname(__file__) + os.sep,)  # a report passes over these files, as over CUDA
+    stacks.LIBRARIES += (os.path.dirname(__file__) + os.sep,)  # a report passes over these files, as over CUDA
     _give_guard()
     _kept.extend(tensor.keep_factories())
+    _device_constructors()  # remembers the functions that they are, before two of them are replaced
+    torch.empty = _unpinned(torch.empty)
     for name in ("tensor", "as_tensor", "asarray"):
         setattr(torch, name, tensor.placed(getattr(torch, name)))
     torch.__future__.set_swap_module_params_on_conversion(True)  # a moved parameter stays the same object, as on CUDA
-    plain._Pickler.dispatch_table.maps[0][GpuTensor] = _reduced
-    plain._Unpickler.find_class = _found  # type: ignore[method-assign]
+    plain.Pickler.dispatch_table.maps[0][GpuTensor] = _reduced
+    plain.Unpickler.find_class = _found  # type: ignore[method-assign]
     _take_gloo_for_nccl()
 
 
@@ -117,13 +120,18 @@ def _shared_library(name: str) -> str:
 
 
 def _reduced(x: Tensor) -> Any:
-    return plain._reduced_parameter(x) if isinstance(x, nn.Parameter) else plain._reduced(x)
+    return plain.reduced_parameter(x) if isinstance(x, nn.Parameter) else plain.reduced(x)
 
 
-_find_class = plain._Unpickler.find_class
+def _unpinned(empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Without a driver nobody can pin memory."""
+    return lambda *given, pin_memory=False, **options: empty(*given, **options)
 
 
-def _found(unpickler: plain._Unpickler, module: str, name: str) -> Any:
+_find_class = plain.Unpickler.find_class
+
+
+def _found(unpickler: plain.Unpickler, module: str, name: str) -> Any:
     """What a rank gets from the notebook: a tensor's memory is loaded, and then lies on the GPU."""
     if (module, name) == ("torch.storage", "_load_from_bytes"):
         return _loaded

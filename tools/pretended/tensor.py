@@ -160,6 +160,8 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def wrapped(x: Tensor) -> Tensor:
         if id(x) in outside:
             return _as_now(*outside[id(x)])
+        if hasattr(x, "trigger_wait"):  # a functional collective's result, which is still under way
+            x = x.trigger_wait()
         return x if leaves or type(x) is GpuTensor else of(x)
 
     return _mapped(wrapped, result)
