@@ -7,8 +7,9 @@ Between notebook and ranks tensors change their place: the notebook computes on 
 from __future__ import annotations
 
 import io
+import pickle
 from collections import ChainMap
-from pickle import DEFAULT_PROTOCOL, Unpickler
+from pickle import DEFAULT_PROTOCOL
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -77,7 +78,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = ChainMap({Tensor: reduced, nn.Parameter: reduced_parameter}, cloudpickle.Pickler.dispatch_table)
 
 
-class Unpickler(Unpickler):
+class Unpickler(pickle.Unpickler):
     """torch pickles a tensor's memory as a file, which it loads to where it came from: here it loads it elsewhere."""
 
     def __init__(self, file: io.BytesIO, device: torch.device) -> None:
