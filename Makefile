@@ -45,8 +45,9 @@ bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 trace: setup-dev  ## trace FSDP x TP of 8B and 70B on up to 1,024 ranks that do not exist, in a quarter of an hour
 	@$(DEVELOPER) -m tools.trace_scale
 
-gpu: setup-dev  ## measure Llama 1B and 8B on this machine's GPU, and climb the ladder over NCCL (TORCH=… for CUDA)
+gpu: setup-dev  ## measure Llama 1B and 8B on this machine's GPU, climb the ladder, run all lessons there (TORCH=… for CUDA)
 	@$(DEVELOPER) -m tools.gpu_checks
+	@$(DEVELOPER) -m tools.gpu_lessons
 
 wild: setup-dev  ## catch the bugs of old releases of real libraries, each in an environment of its own (ONLY=NAME)
 	@$(DEVELOPER) -m tools.wild --only=$(ONLY)

@@ -1,4 +1,4 @@
-"""`make gpu`, its second half: every lesson and three sets of exercises, executed with the switch at `cpu` and at `cuda`.
+"""`make gpu`, its second half: every lesson and three sets of exercises, with the switch at `cpu` and at `cuda`.
 
 What a GPU changes shows in cells: a tensor that lies elsewhere, a message that takes another way. So all nine lessons
 run, and the solutions of the exercises on collectives, data parallelism and sharding, as a learner would run them.
@@ -15,11 +15,13 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_code_cell
@@ -33,12 +35,12 @@ from tools.paths import ROOT, quiet_kernels
 RESULTS = ROOT / "tests/gpu/results"
 EXERCISES = ("02", "03", "06")
 GPUS = "COURSE_PRETENDED_GPUS"  # as `tools.pretended` reads it on the ranks
-PRELOAD = """
-import os
+LIMIT_S = 300
+PRELOAD = f"""
 from course_lib.ranks import run_ranks, server
 
-server.preload("tools.pretended.ranks", *filter(None, [os.environ.get("DBG") and "dbgranks"]))
-run_ranks.__kwdefaults__["timeout"] = 300.0  # a pretended GPU takes many times as long
+server.preload("tools.pretended.ranks")
+run_ranks.__kwdefaults__["timeout"] = {LIMIT_S}.0  # a pretended GPU takes many times as long
 """
 RAISES = "raises-exception"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -79,7 +81,7 @@ def execute(name: str, folder: Path, notebook: Any, kind: str, pretended: int | 
         notebook.cells.insert(0, new_code_cell(PRELOAD))
     client = NotebookClient(
         notebook,
-        timeout=CELL_SECONDS,
+        timeout=CELL_SECONDS if pretended is None else LIMIT_S,
         kernel_name="python3",
         allow_errors=True,
         record_timing=False,
@@ -157,7 +159,7 @@ def main() -> int:
     for title, folder, notebook in sources(asked.only):
         runs: list[Outcome] = []
         for kind in asked.switch or switch.KINDS:
-            outcome = execute(title, folder, _fresh(notebook), kind, asked.pretend)
+            outcome = execute(title, folder, deepcopy(notebook), kind, asked.pretend)
             outcome = compared(runs[0], outcome) if runs else outcome
             runs.append(outcome)
             print("\n  ".join([outcome.row, *outcome.failures]), flush=True)
@@ -168,12 +170,6 @@ def main() -> int:
     return int(any(one.failures for one in outcomes))
 
 
-def _fresh(notebook: Any) -> Any:
-    from copy import deepcopy
-
-    return deepcopy(notebook)
-
-
 def _gpus(pretended: int | None) -> tuple[str, str]:
     """In words, and for a file's name."""
     if pretended is not None:
@@ -182,8 +178,6 @@ def _gpus(pretended: int | None) -> tuple[str, str]:
     if not count:
         rule, way_out = "these runs need one", "start it where `nvidia-smi` shows one, or try --pretend 4"
         raise SystemExit(four_parts("gpu_lessons", "PyTorch sees no GPU", rule, way_out))
-    import torch
-
     device = torch.cuda.get_device_name(0)
     return f"{count} x {device}, torch {torch.__version__}", device.lower().replace(" ", "-")
 

@@ -17,6 +17,7 @@ from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replica
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work
 from course_lib.hardware import Device, load_device
 from course_lib.parallel.tensor_plan import plan_for
+from course_lib.ranks import devices
 from course_lib.units import format_bytes, format_count
 
 _COMMAND = "doctor"
@@ -41,7 +42,7 @@ def doctor_command(overrides: Sequence[str]) -> int:
 def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     """The lines, and whether the run would run on such devices."""
     asked = asked_of(run)
-    lines = [_heading(run)]
+    lines = [_heading(run), devices.in_words()]
     if problems := [f"does not divide: {problem}" for problem in indivisible(asked)] or list(_refused(run)):
         return [*lines, *problems, "it would not run, whatever the memory"], False
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]

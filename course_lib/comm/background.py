@@ -46,6 +46,7 @@ class Call:
         return self._done.is_set()
 
 
+_NAME = "communication"
 _queue: SimpleQueue[Call] | None = None
 _last: Call | None = None
 
@@ -55,10 +56,15 @@ def submit(work: Callable[[], object]) -> Call:
     global _queue, _last
     if _queue is None:
         _queue = SimpleQueue()
-        threading.Thread(target=_attend, args=(_queue,), name="communication", daemon=True).start()
+        threading.Thread(target=_attend, args=(_queue,), name=_NAME, daemon=True).start()
     _last = Call(work)
     _queue.put(_last)
     return _last
+
+
+def is_here() -> bool:
+    """Whether this is the communication thread."""
+    return threading.current_thread().name == _NAME
 
 
 def finish_all() -> None:

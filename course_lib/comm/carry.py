@@ -1,7 +1,8 @@
-"""One message on its way: from where its numbers lie, or through main memory where ranks share a GPU.
+"""One message on its way: from where its numbers lie, or through main memory.
 
-gloo sends bytes of main memory. Handed a tensor on a GPU, its send and receive would take that address for one of main
-memory, so such a tensor is copied on both sides. NCCL takes it as it lies.
+Only gloo tells messages apart by their tags, and lets two ranks send to each other at the same time; NCCL would let
+both wait for ever. And gloo sends bytes of main memory. So a tensor on a GPU is copied on both sides, wherever the
+group carries main memory too. PyTorch's own collectives go from GPU to GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.comm.call import backend_for
+from course_lib.comm.call import words_device_of
 
 
 class Copied:
@@ -46,4 +47,4 @@ def recv(group: ProcessGroup, into: Tensor, place: int, tag: int) -> dist.Work |
 
 
 def _through_main_memory(group: ProcessGroup, x: Tensor) -> bool:
-    return not x.is_cpu and backend_for(group, x) == "gloo"
+    return not x.is_cpu and words_device_of(group).type == "cpu"

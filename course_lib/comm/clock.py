@@ -10,7 +10,6 @@ the background comes to stand at its end.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.comm import background, ledger
+from course_lib.comm.call import resolve, words_device_of
 from course_lib.comm.switches import active, settings
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
@@ -58,13 +58,12 @@ class Ports:
     def __init__(self, clock: EmulatedClock, epoch_s: float) -> None:
         self.clock = clock
         self.epoch_s = self.out_free_s = self.in_free_s = self.background_s = epoch_s
-        self._stream = threading.local()
+        self._reached_s = [epoch_s, epoch_s]  # by the compute stream, and by that of communication
 
     @property
     def now_s(self) -> float:
-        """How far this thread's stream has come."""
-        reached: float = getattr(self._stream, "now_s", self.epoch_s)
-        return reached
+        """How far this thread's stream has come; backward on a GPU has threads of its own, which compute."""
+        return self._reached_s[background.is_here()]
 
     def duration_s(self, nbytes: int, a: int, b: int) -> float:
         """Real seconds that a message occupies a port."""
@@ -84,7 +83,7 @@ class Ports:
     def pass_until(self, due_s: float) -> None:
         """Sleep until `due_s`; a rank that is late does not sleep, and reckons on as if it were in time."""
         time.sleep(max(0.0, due_s - time.monotonic()))
-        self._stream.now_s = max(self.now_s, due_s)
+        self._reached_s[background.is_here()] = max(self.now_s, due_s)
 
     def in_background(self, work: Callable[[], object]) -> tuple[Callable[[], None], Callable[[], None]]:
         """`work` for the communication stream, and what lets the compute stream, of this thread, wait for its end.
@@ -120,8 +119,10 @@ def emulated(clock: EmulatedClock) -> Iterator[None]:
     """Run a block under `clock`; all ranks enter together. The guard rests, since its messages would take time."""
     global _ports
     background.finish_all()
+    everyone = resolve(None, "emulated")
     dist.barrier()  # the ranks may come at different times, and the first call of a group is slow
-    start = torch.tensor([time.monotonic() + _START_IN_S], dtype=torch.float64)
+    device = words_device_of(everyone)
+    start = torch.tensor([time.monotonic() + _START_IN_S], dtype=torch.float64, device=device)
     dist.broadcast(start, src=0)
     _ports = Ports(clock, start.item())
     _ports.pass_until(start.item())

@@ -31,7 +31,7 @@ def make_mesh(**degrees: int) -> DeviceMesh:
         values = " x ".join(f"{axis}={size}" for axis, size in degrees.items()) or "one rank"
         rule = f"the degrees' product is the number of ranks, {everyone.size()}"
         raise ValueError(four_parts("make_mesh", values, rule, f"change a degree, or start {prod(shape)} ranks"))
-    grid = torch.arange(everyone.size()).reshape(shape)
+    grid = torch.arange(everyone.size(), device="cpu").reshape(shape)
     _groups[tuple(range(everyone.size()))] = everyone
     groups = [_row_of(grid, number) for number in range(len(AXES))]
     return DeviceMesh.from_group(groups, call.device_of(everyone).type, mesh=grid, mesh_dim_names=AXES)

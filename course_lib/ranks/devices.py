@@ -7,16 +7,14 @@ over NCCL. So a cell that makes CPU tensors runs on any machine, and the cell de
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._device import DeviceContext, _device_constructors
 
 from course_lib.errors import four_parts
 from course_lib.ranks import switch
+from course_lib.ranks.home import Home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,15 @@ class Choice:
 def gpus_here() -> int:
     """How many GPUs torch sees on this machine."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def in_words() -> str:
+    """What ranks on this machine would compute on, and why."""
+    asked, gpus = switch.asked(), gpus_here()
+    said = f"{switch.VARIABLE}={asked}" if asked else f"{switch.VARIABLE} is not set"
+    kind = "cannot start" if asked == "cuda" and not gpus else f"compute on {asked or 'cpu'}"
+    training = " (train under torchrun takes one for each rank unasked)" if gpus and not asked else ""
+    return f"ranks on this machine {kind}: {said}, torch sees {_gpus(gpus)}{training}"
 
 
 def choose(local_rank: int, local_size: int, kind: str) -> Choice:
@@ -56,7 +63,7 @@ _SHARED = "rank r computes on GPU r modulo their number, and messages go through
 
 
 def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count > 1)}"
+    return f"{count or 'no'} GPU{'s' * (count > 1)}"
 
 
 def choose_for_training(local_rank: int, local_size: int) -> Choice:
@@ -68,22 +75,7 @@ def take(choice: Choice) -> None:
     """Make the chosen GPU this process's own, and the place where its new tensors and models lie."""
     if choice.device.type == "cuda":
         torch.cuda.set_device(choice.device)
-        _Home(choice.device).__enter__()  # for as long as this process lives
-
-
-class _Home(DeviceContext):
-    """torch's default device, but numbers that a generator draws lie where the generator does.
-
-    `torch.set_default_device` asks a CPU generator for GPU numbers and fails, in every DataLoader that shuffles.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if given.get("generator") is not None and given.get("device") is None and func in _device_constructors():
-            given["device"] = given["generator"].device
-        return super().__torch_function__(func, types, args, given)
+        Home(choice.device).__enter__()  # for as long as this process lives
 
 
 def join_torchrun(choice: Choice) -> None:

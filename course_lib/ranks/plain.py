@@ -7,8 +7,9 @@ Between notebook and ranks tensors change their place: the notebook computes on 
 from __future__ import annotations
 
 import io
+import pickle
 from collections import ChainMap
-from pickle import DEFAULT_PROTOCOL, Unpickler
+from pickle import DEFAULT_PROTOCOL
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -42,16 +43,16 @@ def plain(x: Tensor) -> Plain:
 def pickled(content: Any) -> bytes:
     """Pickled by value where needed, as cloudpickle does, ordinary tensors as their bytes, all of them for the CPU."""
     file = io.BytesIO()
-    _Pickler(file).dump(content)
+    Pickler(file).dump(content)
     return file.getvalue()
 
 
 def unpickled(content: bytes, device: torch.device | str) -> Any:
     """The objects again, with all their tensors on `device`."""
-    return _Unpickler(io.BytesIO(content), torch.device(device)).load()
+    return Unpickler(io.BytesIO(content), torch.device(device)).load()
 
 
-def _reduced(x: Tensor) -> Any:
+def reduced(x: Tensor) -> Any:
     """How to make it again; by torch's own way if there is more to it than numbers in a row."""
     if x.is_cuda:
         x = _brought_home(x)
@@ -61,7 +62,7 @@ def _reduced(x: Tensor) -> Any:
     return Plain.tensor, (plain(x),)
 
 
-def _reduced_parameter(x: nn.Parameter) -> Any:
+def reduced_parameter(x: nn.Parameter) -> Any:
     """A parameter by torch's own way, from main memory."""
     home = nn.Parameter(_brought_home(x), x.requires_grad) if x.is_cuda else x
     return home.__reduce_ex__(DEFAULT_PROTOCOL)
@@ -71,11 +72,13 @@ def _brought_home(x: Tensor) -> Tensor:
     return x.detach().cpu().requires_grad_(x.requires_grad)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table = ChainMap({Tensor: _reduced, nn.Parameter: _reduced_parameter}, cloudpickle.Pickler.dispatch_table)
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, but for tensors."""
+
+    dispatch_table = ChainMap({Tensor: reduced, nn.Parameter: reduced_parameter}, cloudpickle.Pickler.dispatch_table)
 
 
-class _Unpickler(Unpickler):
+class Unpickler(pickle.Unpickler):
     """torch pickles a tensor's memory as a file, which it loads to where it came from: here it loads it elsewhere."""
 
     def __init__(self, file: io.BytesIO, device: torch.device) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 
 import course_lib
 
-_LIBRARIES = tuple(os.path.realpath(path) + os.sep for path in (*course_lib.__path__, sysconfig.get_path("stdlib")))
+LIBRARIES = tuple(os.path.realpath(path) + os.sep for path in (*course_lib.__path__, sysconfig.get_path("stdlib")))
 _START = os.path.join(os.path.dirname(__file__), "entry.py")
 _DUMP_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
@@ -20,7 +20,7 @@ _DUMP_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name
 def is_own_file(file: str) -> bool:
     """Whether the learner wrote it: it is of neither the standard library, nor an installed package, nor this one."""
     installed = file.startswith("<frozen") or f"{os.sep}site-packages{os.sep}" in file
-    return not installed and not os.path.realpath(file).startswith(_LIBRARIES)
+    return not installed and not os.path.realpath(file).startswith(LIBRARIES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,18 +83,20 @@ class Batches:
         return inputs.tensor_split(world_size)[rank], targets.tensor_split(world_size)[rank]
 
     def windows(self, numbers: Sequence[int] | Tensor) -> Batch:
-        """The windows with these numbers, each 0 to n_windows - 1, as a sampler gives them.
+        """The windows with these numbers, each 0 to n_windows - 1, as a sampler gives them; on torch's default device.
 
         Shapes: (n,) -> (n, S) inputs, (n, S) targets.
         """
-        chosen = torch.as_tensor(numbers)
-        places = chosen[:, None] * self.sequence + torch.arange(self.sequence + 1)
-        text = np.frombuffer(self.text, np.uint8) if isinstance(self.text, bytes) else self.text
-        tokens = torch.from_numpy(text[places.numpy()].astype(np.int64))  # (n, S + 1)
-        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        if self.ragged:
-            targets[torch.arange(self.sequence) >= self._lengths()[chosen, None]] = IGNORED
-        return inputs, targets
+        home = torch.get_default_device()
+        with torch.device("cpu"):  # the text lies in main memory
+            chosen = torch.as_tensor(numbers).cpu()
+            places = chosen[:, None] * self.sequence + torch.arange(self.sequence + 1)
+            text = np.frombuffer(self.text, np.uint8) if isinstance(self.text, bytes) else self.text
+            tokens = torch.from_numpy(text[places.numpy()].astype(np.int64))  # (n, S + 1)
+            inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+            if self.ragged:
+                targets[torch.arange(self.sequence) >= self._lengths()[chosen, None]] = IGNORED
+        return inputs.to(home), targets.to(home)
 
     def fingerprint(self, steps: int) -> str:
         """The hash of what the first `steps` steps serve: equal for equal text, tokens, sizes, seed and order."""

@@ -39,7 +39,7 @@ class DistributedSampler:
 
     def __iter__(self) -> Iterator[int]:
         order = shuffled(self.n_samples, self.seed, self.epoch)
-        places = torch.arange(self.rank, self._length * self.world_size, self.world_size)
+        places = torch.arange(self.rank, self._length * self.world_size, self.world_size, device="cpu")
         return iter(order[places % self.n_samples].tolist())
 
 
@@ -49,7 +49,7 @@ def shuffled(n_samples: int, seed: int, epoch: int) -> Tensor:
 
     Shapes: -> (n_samples,).
     """
-    return torch.randperm(n_samples, generator=torch.Generator().manual_seed(seed + epoch))
+    return torch.randperm(n_samples, generator=torch.Generator().manual_seed(seed + epoch), device="cpu")
 
 
 def _refuse(values: str, rule: str, way_out: str) -> None:

@@ -401,12 +401,12 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 # %% [markdown]
 # Nobody is blamed. All four ranks read the same notes: four, four, four and five. So all four complain, and only one of their equal tracebacks is shown. None of them can know which length you meant.
 #
-# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as this course does for its ranks. Without that setting you may get no error at all. We gave four ranks of a script these tensors of ones, over gloo. Three ranks went on, two of them with wrong sums, and rank 3 waited in vain.
+# On the ranks of this course, PyTorch's own collectives compare notes too. In a script they do so only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without that setting you may get no error at all. We gave four ranks of a script these tensors of ones, over gloo. Three ranks went on, two of them with wrong sums, and rank 3 waited in vain.
 
 # %% [markdown]
 # ## On GPUs, and from a script
 #
-# With as many GPUs as ranks, each rank has its own, and messages go over NCCL, NVIDIA's library. It carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is one more name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share the GPUs, over gloo. For this page we ran neither NCCL nor shared GPUs.
+# Ranks compute on the CPU until you ask for GPUs: `%device cuda` for a notebook, `--device cuda` for one cell, `COURSE_LIB_DEVICE=cuda` for a script. Then each rank has its own GPU, on which your tensors lie, and PyTorch's collectives go over NCCL, NVIDIA's library. Too few GPUs are shared, over gloo. `device` is one more name that every rank knows. For this page we ran neither NCCL nor real GPUs.
 #
 # Outside a notebook, put a function without parameters into a file. torchrun starts the ranks, and `course_lib.ranks` prints what each one returns.
 #

@@ -569,7 +569,7 @@ from torch.distributed import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 plan = {"layer1": ColwiseParallel(), "layer2": RowwiseParallel()}
-shared = parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+shared = parallelize_module(model, init_device_mesh(device.type, (2,)), plan)
 x = inputs.clone().requires_grad_()
 y = shared(x)
 (100 * y[:, 0].sum()).backward()

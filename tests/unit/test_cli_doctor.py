@@ -10,6 +10,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from course_lib.cli.main import main
+from course_lib.ranks import devices
 
 LLAMA = ("model=llama3_1_8b", "sequence=8192")
 ROOMY = "H100 SXM 80 GB has at least 74.51 GiB"
@@ -19,7 +20,9 @@ def doctor(capsys, *overrides):
     status = main(["doctor", *overrides])
     out, err = capsys.readouterr()
     assert err == "" and not GlobalHydra.instance().is_initialized()
-    return status, out.splitlines()
+    lines = out.splitlines()
+    assert lines.pop(1).startswith("ranks on this machine ")  # has a test of its own
+    return status, lines
 
 
 def test_a_run_that_would_run(capsys):
@@ -104,6 +107,22 @@ def test_what_is_no_run_is_one_line_on_stderr(capsys, overrides, message):
     assert main(["doctor", *overrides]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(message) and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "line"),
+    [
+        (0, "", "compute on cpu: COURSE_LIB_DEVICE is not set, torch sees no GPU"),
+        (0, "cuda", "cannot start: COURSE_LIB_DEVICE=cuda, torch sees no GPU"),
+        (1, "cuda", "compute on cuda: COURSE_LIB_DEVICE=cuda, torch sees 1 GPU"),
+        (4, "cpu", "compute on cpu: COURSE_LIB_DEVICE=cpu, torch sees 4 GPUs"),
+    ],
+)
+def test_it_says_what_ranks_would_compute_on(monkeypatch, capsys, gpus, asked, line):
+    monkeypatch.setattr(devices, "gpus_here", lambda: gpus)
+    monkeypatch.setenv("COURSE_LIB_DEVICE", asked)
+    main(["doctor", "model=tiny_llama"])
+    assert capsys.readouterr().out.splitlines()[1] == f"ranks on this machine {line}"
 
 
 def test_its_arithmetic_needs_no_torch():

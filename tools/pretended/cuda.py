@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._device import _device_constructors
 
 from course_lib.ranks import plain, stacks
 from tools.pretended import tensor
@@ -31,20 +32,22 @@ def pretend() -> None:
         setattr(torch.cuda, name, value)
     if not gpus:
         return
-    stacks._LIBRARIES += (os.path.dirname(__file__) + os.sep,)  # a report passes over these files, as over CUDA
+    stacks.LIBRARIES += (os.path.dirname(__file__) + os.sep,)  # a report passes over these files, as over CUDA
     _give_guard()
     _kept.extend(tensor.keep_factories())
+    _device_constructors()  # remembers the functions that they are, before two of them are replaced
+    torch.empty = _unpinned(torch.empty)
     for name in ("tensor", "as_tensor", "asarray"):
         setattr(torch, name, tensor.placed(getattr(torch, name)))
     torch.__future__.set_swap_module_params_on_conversion(True)  # a moved parameter stays the same object, as on CUDA
-    plain._Pickler.dispatch_table.maps[0][GpuTensor] = _reduced
-    plain._Unpickler.find_class = _found  # type: ignore[method-assign]
+    plain.Pickler.dispatch_table.maps[0][GpuTensor] = _reduced
+    plain.Unpickler.find_class = _found  # type: ignore[method-assign]
     _take_gloo_for_nccl()
 
 
 def _machine(gpus: int) -> dict[str, Any]:
     """What is asked of `torch.cuda`, by the package and by PyTorch itself."""
-    generators = (torch.default_generator,) * gpus
+    generators = (tensor.GENERATOR,) * gpus
     numbers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: gpus > 0,
         "device_count": lambda: gpus,
@@ -53,16 +56,23 @@ def _machine(gpus: int) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         "get_device_name": lambda *_: _NAME,
         "get_device_capability": lambda *_: (9, 0),
-        "get_rng_state": lambda *_: torch.default_generator.get_state(),
+        "get_rng_state": lambda *_: tensor.GENERATOR.get_state(),
         "max_memory_allocated": lambda *_: 0,
         "memory_allocated": lambda *_: 0,
         "mem_get_info": lambda *_: (2**36, 2**36),
         "current_stream": lambda *_: _Stream(),
     }
-    silent = "_lazy_init init synchronize manual_seed manual_seed_all set_rng_state empty_cache reset_peak_memory_stats"
+    silent = "_lazy_init init synchronize empty_cache reset_peak_memory_stats"
     nothing = dict.fromkeys(silent.split(), lambda *_, **__: None)
-    own = {"set_device": _set_device, "default_generators": generators, "Stream": _Stream, "Event": _Stream}
-    return {**numbers, **nothing, **own, "stream": _Around, "device": _Around}
+    seeding = {"manual_seed": tensor.seed_gpu, "manual_seed_all": tensor.seed_gpu}
+    own = {
+        "set_device": _set_device,
+        "set_rng_state": lambda state, *_: tensor.GENERATOR.set_state(state),
+        "default_generators": generators,
+        "Stream": _Stream,
+        "Event": _Stream,
+    }
+    return {**numbers, **nothing, **seeding, **own, "stream": _Around, "device": _Around}
 
 
 def _set_device(device: Any) -> None:
@@ -110,13 +120,18 @@ def _shared_library(name: str) -> str:
 
 
 def _reduced(x: Tensor) -> Any:
-    return plain._reduced_parameter(x) if isinstance(x, nn.Parameter) else plain._reduced(x)
+    return plain.reduced_parameter(x) if isinstance(x, nn.Parameter) else plain.reduced(x)
 
 
-_find_class = plain._Unpickler.find_class
+def _unpinned(empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Without a driver nobody can pin memory."""
+    return lambda *given, pin_memory=False, **options: empty(*given, **options)
 
 
-def _found(unpickler: plain._Unpickler, module: str, name: str) -> Any:
+_find_class = plain.Unpickler.find_class
+
+
+def _found(unpickler: plain.Unpickler, module: str, name: str) -> Any:
     """What a rank gets from the notebook: a tensor's memory is loaded, and then lies on the GPU."""
     if (module, name) == ("torch.storage", "_load_from_bytes"):
         return _loaded
@@ -131,7 +146,7 @@ def _loaded(file: bytes) -> Any:
 
 
 def _take_gloo_for_nccl() -> None:
-    """The group is asked for as it is, and joined with gloo in NCCL's place; for GPU tensors it says that it is NCCL."""
+    """Join the group with gloo in NCCL's place; asked about GPU tensors, it says that it is NCCL."""
     join, backend_of = dist.init_process_group, dist.ProcessGroup._get_backend
 
     def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:

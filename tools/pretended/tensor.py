@@ -8,6 +8,7 @@ that nothing else uses: what PyTorch makes beside such a tensor, as buckets or g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 aten = torch.ops.aten
 _INSIDE = torch.device("lazy", 0)
+GENERATOR = torch.Generator()
+_NOTHING = nullcontext()
 _COPIES = {aten.copy_.default, aten._foreach_copy_.default}
 _MIXES = _COPIES | {  # whatever CUDA lets the two kinds of memory do together
     aten.index.Tensor,
@@ -90,6 +93,10 @@ class GpuTensor(Tensor):
     def record_stream(self, _: Any) -> None:
         """There is one stream."""
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """In a file, a tensor that any machine reads."""
+        return self.detach().cpu().__reduce_ex__(protocol)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         copy = self.detach().clone().requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
@@ -147,14 +154,34 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if device is not None and not leaves:
         kwargs["device"] = torch.device("cpu")
     kwargs.pop("pin_memory", None)
-    result = func(*_mapped(unwrapped, args), **{name: _mapped(unwrapped, value) for name, value in kwargs.items()})
+    with random_numbers() if torch.Tag.nondeterministic_seeded in func.tags else _NOTHING:
+        result = func(*_mapped(unwrapped, args), **{name: _mapped(unwrapped, value) for name, value in kwargs.items()})
 
     def wrapped(x: Tensor) -> Tensor:
         if id(x) in outside:
             return _as_now(*outside[id(x)])
+        if hasattr(x, "trigger_wait"):  # a functional collective's result, which is still under way
+            x = x.trigger_wait()
         return x if leaves or type(x) is GpuTensor else of(x)
 
     return _mapped(wrapped, result)
+
+
+@contextmanager
+def random_numbers() -> Iterator[None]:
+    """Within the block, those of the GPU, which are not those of the CPU: each has its own, whatever the seed."""
+    before = torch.default_generator.get_state()
+    torch.default_generator.set_state(GENERATOR.get_state())
+    try:
+        yield
+    finally:
+        GENERATOR.set_state(torch.default_generator.get_state())
+        torch.default_generator.set_state(before)
+
+
+def seed_gpu(seed: int, *_: Any) -> None:
+    """`torch.cuda.manual_seed`, which `torch.manual_seed` calls."""
+    GENERATOR.manual_seed(seed + 1)
 
 
 def _tensors(given: Iterable[Any]) -> Iterator[Tensor]:
