@@ -28,7 +28,7 @@ _TICK_S = 0.05  # between two looks for ranks that have ended
 Key = tuple[int, int]  # a pool's number, a rank
 
 
-class Node:
+class _Node:
     """This node's ranks, and the line to the notebook."""
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def _kill(pid: int) -> None:
 def main() -> None:
     """Read the orders, import what ranks need, and work."""
     orders = json.loads(sys.stdin.readline())
-    node = Node(orders)  # before the imports: who cannot be reached says so at once
+    node = _Node(orders)  # before the imports: who cannot be reached says so at once
     for name in orders["modules"]:
         importlib.import_module(name)
     from course_lib.ranks.warm import warm

@@ -13,7 +13,7 @@ from course_lib.ranks import server
 from course_lib.ranks.allocation import Allocation
 from course_lib.ranks.member import Member, start_here
 
-MAX_RANKS = 32
+_MAX_RANKS = 32
 _allocation: Allocation | None = None
 
 
@@ -44,9 +44,9 @@ def start_members(world_size: int, folder: str, device: str) -> Iterator[Member]
 
 
 def check_world_size(world_size: int) -> None:
-    """Raise the four-part error unless 1 <= world_size <= MAX_RANKS."""
-    if not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
-        rule = f"a pool has 1 to {MAX_RANKS} ranks"
+    """Raise the four-part error unless 1 <= world_size <= _MAX_RANKS."""
+    if not isinstance(world_size, int) or not 1 <= world_size <= _MAX_RANKS:
+        rule = f"a pool has 1 to {_MAX_RANKS} ranks"
         raise ValueError(four_parts("ranks", f"world_size={world_size!r}", rule, "choose a number in that range"))
 
 
@@ -63,9 +63,9 @@ def attach(per_node: int, *, nodes: int | None, job: int | None, srun: Sequence[
         raise ValueError(four_parts("attach", values, rule, "ranks.detach() first"))
     if nodes is None:
         nodes = _nodes_of(job)
-    if per_node < 1 or nodes < 1 or per_node * nodes > MAX_RANKS:
+    if per_node < 1 or nodes < 1 or per_node * nodes > _MAX_RANKS:
         values = f"per_node={per_node} on {nodes} nodes"
-        raise ValueError(four_parts("attach", values, f"a pool has 1 to {MAX_RANKS} ranks", "choose fewer per node"))
+        raise ValueError(four_parts("attach", values, f"a pool has 1 to {_MAX_RANKS} ranks", "choose fewer per node"))
     _allocation = Allocation(per_node, nodes, [*([f"--jobid={job}"] if job is not None else []), *srun])
     return _allocation
 

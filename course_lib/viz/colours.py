@@ -9,7 +9,7 @@ def parts(colour: str) -> list[float]:
     return [1 - share * (1 - part) for part in (red, green, blue)]
 
 
-def luminance(colour: str) -> float:
+def _luminance(colour: str) -> float:
     """How bright a colour is, from 0 to 1 (WCAG)."""
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -17,7 +17,7 @@ def luminance(colour: str) -> float:
 
 def contrast(one: str, other: str) -> float:
     """How well one colour stands out from another, from 1 to 21 (WCAG)."""
-    darker, brighter = sorted(map(luminance, (one, other)))
+    darker, brighter = sorted(map(_luminance, (one, other)))
     return (brighter + 0.05) / (darker + 0.05)
 
 

@@ -41,14 +41,14 @@ def _rules(svg: str, where: str = "") -> list[str]:
         partner = style.on_dark(colour)
         at = f'{where}[{what}="{colour}"],{where}[style*="{what}:{colour}"]'
         found.append(f"{at}{{{what}:{partner}!important}}")
-        letters = _for_letters(colour, partner)
+        letters = for_letters(colour, partner)
         if what == "fill" and letters != partner:
             at = f'{where}text[fill="{colour}"],{where}g[style*="fill:{colour}"]'
             found.append(f"{at}{{fill:{letters}!important}}")
     return found
 
 
-def _for_letters(colour: str, partner: str) -> str:
+def for_letters(colour: str, partner: str) -> str:
     """Letters in a hue stand on the ground; those on a hue have colours of their own, which stay."""
     on_hues = (style.DARK_LETTERS, style.WHITE_LETTERS, style.DARKENED_LETTERS, style.BLACK_LETTERS)
     if len(colour) > 7 or colour.lower() in (style.PAPER.lower(), *(one.lower() for one in on_hues)):

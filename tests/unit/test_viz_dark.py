@@ -68,7 +68,7 @@ def test_a_hue_stands_out_from_the_dark_card_and_letters_from_it(hue):
     partner = style.on_dark(hue)
     assert contrast(partner, style.DARK_PAPER) >= 3.5  # WCAG asks 3 of what is no text
     assert contrast(style.on_dark(style.text_on(hue)), partner) >= 3.9
-    assert contrast(dark._for_letters(hue, partner), style.DARK_PAPER) >= 4.5
+    assert contrast(dark.for_letters(hue, partner), style.DARK_PAPER) >= 4.5
 
 
 @pytest.mark.parametrize("strength", [0.06, 0.15, 0.3, 0.5, 0.62, 0.85, 1.0])
