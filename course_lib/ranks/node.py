@@ -25,7 +25,7 @@ from course_lib.ranks.handshake import dial
 from course_lib.ranks.stacks import dump_file, read_dump
 
 _TICK_S = 0.05  # between two looks for ranks that have ended
-Key = tuple[int, int]  # a pool's number, a rank
+_Key = tuple[int, int]  # a pool's number, a rank
 
 
 class _Node:
@@ -39,7 +39,7 @@ class _Node:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # by which other nodes reach this one as well
         self._received = b""
         self._folder = tempfile.mkdtemp(prefix="ranks-")
-        self._ranks: dict[Key, int] = {}  # their processes
+        self._ranks: dict[_Key, int] = {}  # their processes
 
     def _dial_home(self, addresses: list[str]) -> tuple[str, socket.socket]:
         """The first of the notebook's addresses at which it answers."""
@@ -95,7 +95,7 @@ class _Node:
             self._ranks[key] = pid
             self._say(said="started", pool=pool, rank=key[1], pid=pid)
 
-    def _become(self, key: Key, seat: dict[str, Any]) -> None:
+    def _become(self, key: _Key, seat: dict[str, Any]) -> None:
         """In the forked process: dial the notebook twice, and be that rank. It never returns."""
         try:
             self._line.close()

@@ -103,6 +103,7 @@ def test_a_proof_cannot_be_used_twice(listener):
 
 
 def _as(kind, wire):
+    wire.settimeout(None)
     return kind(fileno=wire.detach())
 
 
