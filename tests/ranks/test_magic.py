@@ -228,3 +228,48 @@ def test_a_missing_pull_is_one_line(kernel):
 
 def test_a_syntax_error_is_shown_before_any_rank_runs(kernel):
     assert kernel.run("%%ranks 2\nx = (").error.startswith("SyntaxError")
+
+
+TUTORIAL = """%%ranks 2
+import os
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+model = DDP(nn.Linear(4, 1))
+model(torch.ones(2, 4)).sum().backward()
+print(os.environ["LOCAL_RANK"], model.module.weight.grad.sum().item())
+dist.destroy_process_group()"""
+
+
+def test_a_script_of_a_tutorial_pasted_into_a_cell_runs_twice(kernel):
+    for _ in range(2):
+        reply = kernel.run(TUTORIAL)
+        assert (reply.error, reply.text.splitlines()[1:]) == ("", ["rank 0 │ 0 8.0", "rank 1 │ 1 8.0"])
+
+
+def test_the_switch_is_said_and_set_and_a_wrong_word_is_one_line(kernel):
+    assert kernel.run("%device").text == "ranks compute on cpu\n"
+    wrong = kernel.run("%device gpu")
+    assert (
+        wrong.traceback
+        == "ValueError: ranks: device='gpu'; a rank computes on cpu or cuda; choose one of them; "
+        + ("which GPU a rank has follows from its number")
+    )
+    assert kernel.run("%device cuda").text == "ranks compute on cuda\n"
+    assert "torch sees no GPU" in kernel.run("%%ranks 2\nrank").error
+    assert kernel.run("%device cpu\nimport os\nos.environ['COURSE_LIB_DEVICE']").text.startswith(
+        "ranks compute on cpu\n"
+    )
+    assert kernel.run("%%ranks 2\nstr(device)").text == "rank 0 → 'cpu'\nrank 1 → 'cpu'\n"
+
+
+def test_an_allocation_that_is_not_there_is_one_line(kernel):
+    said = {
+        "%attach": "ValueError: %attach: no per_node; it is the number of ranks on each node; ",
+        "%attach ranks=4": "ValueError: %attach: ranks=4; it takes per_node, nodes, job and srun; ",
+        "%attach per_node=2": "ValueError: attach: this notebook runs in no Slurm job; ranks come from a job's nodes; ",
+    }
+    for code, start in said.items():
+        reply = kernel.run(code)
+        assert reply.traceback.startswith(start) and "\n" not in reply.traceback
+    assert kernel.run("%detach").error == ""
