@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from collections import Counter
@@ -92,8 +93,14 @@ def names_defined(notebook):
 
 
 def define(text, name, namespace):
-    lines = [line for line in text.splitlines() if not line.startswith(("check(", "print("))]
-    exec(compile("\n".join(lines), f"<{name}>", "exec"), namespace)
+    tree = ast.parse(text, f"<{name}>")
+    tree.body = [node for node in tree.body if not _shows(node)]
+    exec(compile(tree, f"<{name}>", "exec"), namespace)
+
+
+def _shows(node):
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("check", "print")
 
 
 def mutants_of(module):
