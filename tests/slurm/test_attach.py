@@ -76,7 +76,7 @@ say(sent=[ledger().bytes_sent(rank) for rank in range({world_size})])
 
 
 def test_a_running_job_is_joined_from_outside_and_left_as_it_was(cluster):
-    job = cluster.says("sbatch", "--parsable", "--nodes=2", "--wrap=sleep 600")
+    job = cluster.says("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap=sleep 600")
     cluster.wait_for(lambda: cluster.says("squeue", "-h", "-j", job, "-o", "%T") == "RUNNING")
     code = f"""ranks.attach(per_node=2, job={job})
 say(found=run_ranks(who, 3))
