@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from course_lib.ranks.wire import NotebookEnd
 _START_LIMIT_S = 120.0  # for srun to get its nodes, and for these to import torch
 _JOIN_LIMIT_S = 60.0  # for the wires of a pool's ranks
 _END_LIMIT_S = 5.0
+_WIRES = ("work", "lifeline")
 _LAPTOPS_OWN = ("GLOO_SOCKET_IFNAME",)  # its loopback interface, which leads to no other node
 
 
@@ -46,6 +47,8 @@ class Allocation:
         self._wires: dict[tuple[str, int, int], socket.socket] = {}  # that ranks have dialled: kind, pool, rank
         self._nodes: dict[int, NodeLine] = {}
         self._pools = 0
+        self._starting = 0  # the pool whose ranks are to dial now
+        self._over = threading.Event()
         self._changed = threading.Condition()
         self._listener = socket.create_server(("", 0), backlog=128)
         threading.Thread(target=self._listen, name="allocation", daemon=True).start()
@@ -76,7 +79,12 @@ class Allocation:
         environment |= {name: os.environ.get(name, value) for name, value in server.QUIET.items()}
         try:
             started = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=self._said, stderr=self._said, env=environment
+                words,
+                stdin=subprocess.PIPE,
+                stdout=self._said,
+                stderr=self._said,
+                env=environment,
+                start_new_session=True,  # Jupyter interrupts a kernel's whole group, and srun ends after two interrupts
             )
         except OSError as error:
             raise OSError(four_parts("attach", str(error), "Slurm's srun starts the ranks", _WAY_OUT)) from None
@@ -94,7 +102,9 @@ class Allocation:
             try:
                 wire, _ = self._listener.accept()
             except OSError:
-                return  # the allocation has ended
+                if self._over.wait(0.1):
+                    return
+                continue  # a crowd has taken all descriptors, and is let go soon
             threading.Thread(target=self._admit, args=(wire,), name="allocation", daemon=True).start()
 
     def _admit(self, wire: socket.socket) -> None:
@@ -106,8 +116,10 @@ class Allocation:
         with self._changed:
             if hello["kind"] == "node":
                 self._nodes[hello["number"]] = NodeLine(wire, hello["name"], self._changed)
-            else:
+            elif hello["pool"] == self._starting:
                 self._wires[hello["kind"], hello["pool"], hello["rank"]] = wire
+            else:
+                wire.close()  # its pool was given up meanwhile
             self._changed.notify_all()
 
     def _wait(self, come: Callable[[], bool], seconds: float, doing: str) -> None:
@@ -137,23 +149,45 @@ class Allocation:
         """Start a rank at each of the first places; `folder` is this machine's and stays empty."""
         self._check_nodes()
         self._pools += 1
-        pool, order = self._pools, sorted(self._nodes)
-        first = self._nodes[order[0]]
-        first.tell(do="ports")
-        self._wait(lambda: first.ports is not None, _JOIN_LIMIT_S, "start")
-        store, master = first.take_ports()
-        by_node = self._by_node(world_size)
-        for number, ranks in zip(order, by_node, strict=False):
-            shared = {"world_size": world_size, "local_size": len(ranks), "device": device}
-            shared |= {"store": f"tcp://{first.address}:{store}", "master": f"{first.address}:{master}"}
-            seats = [{**shared, "rank": rank, "local_rank": place} for place, rank in enumerate(ranks)]
-            self._nodes[number].tell(do="start", pool=pool, seats=seats)
-        keys = [(kind, pool, rank) for rank in range(world_size) for kind in ("work", "lifeline")]
-        self._wait(lambda: self._wires.keys() >= set(keys), _JOIN_LIMIT_S, "start")
-        for number, ranks in zip(order, by_node, strict=False):
-            for rank in ranks:
-                wires = {kind: NotebookEnd(self._wires.pop((kind, pool, rank))) for kind in ("work", "lifeline")}
-                yield Member(rank=rank, process=Remote(self._nodes[number], pool, rank), **wires)
+        self._starting = pool = self._pools
+        nodes = [self._nodes[number] for number in sorted(self._nodes)]
+        store, master = self._free_ports(nodes[0])
+        shared = {"world_size": world_size, "device": device, "store": f"tcp://{store}", "master": master}
+        by_node = list(zip(nodes, self._by_node(world_size), strict=False))
+        started = {rank: Remote(node, pool, rank) for node, ranks in by_node for rank in ranks}
+        try:
+            for node, ranks in by_node:
+                places = [{"rank": rank, "local_rank": place} for place, rank in enumerate(ranks)]
+                node.tell(do="start", pool=pool, seats=[{**shared, "local_size": len(ranks), **one} for one in places])
+            self._wait(lambda: self._have_dialled(started), _JOIN_LIMIT_S, "start")
+            for rank in range(world_size):
+                wires = {kind: NotebookEnd(self._wires.pop((kind, pool, rank))) for kind in _WIRES}
+                yield Member(rank=rank, process=started.pop(rank), **wires)
+        finally:  # who was to get them may have been interrupted
+            self._give_up(started)
+
+    def _free_ports(self, node: NodeLine) -> list[str]:
+        """Two of a node's, each with its address."""
+        node.tell(do="ports")
+        self._wait(lambda: node.ports is not None, _JOIN_LIMIT_S, "start")
+        return [f"{node.address}:{port}" for port in node.take_ports()]
+
+    def _have_dialled(self, started: Mapping[int, Remote]) -> bool:
+        """Whether all wires are there. Raises: OSError in four parts if a rank ended before."""
+        if ended := [rank for rank, process in started.items() if process.has_ended]:
+            raise self._error(f"rank {ended[0]} ended at its start")
+        return all((kind, self._starting, rank) in self._wires for rank in started for kind in _WIRES)
+
+    def _give_up(self, started: Mapping[int, Remote]) -> None:
+        """End ranks that nobody takes."""
+        with self._changed:
+            self._starting = 0
+            wires, self._wires = self._wires, {}
+        for wire in wires.values():
+            wire.close()
+        for process in started.values():
+            process.kill()
+            process.close()
 
     def _by_node(self, world_size: int) -> list[range]:
         each = max(self.per_node, -(-world_size // len(self._nodes)))
@@ -167,6 +201,9 @@ class Allocation:
 
     def end(self) -> None:
         """Let the nodes end, with all their ranks, and give a job of our own back."""
+        self._over.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # a thread that waits for strangers would keep it open
         self._listener.close()
         for line in self._nodes.values():
             line.close()

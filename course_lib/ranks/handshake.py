@@ -12,6 +12,7 @@ import json
 import secrets
 import socket
 import struct
+import time
 from typing import Any
 
 _NONCE_BYTES = _PROOF_BYTES = 32
@@ -34,12 +35,14 @@ def dial(address: str, port: int, secret: bytes, hello: dict[str, Any]) -> socke
 
     Raises: OSError if nobody listens there; Refused, which is one.
     """
+    end = time.monotonic() + LIMIT_S
     wire = socket.create_connection((address, port), timeout=LIMIT_S)
     try:
-        theirs, mine, said = _receive(wire, _NONCE_BYTES), secrets.token_bytes(_NONCE_BYTES), json.dumps(hello).encode()
+        theirs, mine = _receive(wire, _NONCE_BYTES, end), secrets.token_bytes(_NONCE_BYTES)
+        said = json.dumps(hello).encode()
         proof = _proof(secret, b"dial", theirs, mine, said)
         wire.sendall(b"".join((mine, proof, _LENGTH.pack(len(said)), said)))
-        if not hmac.compare_digest(_receive(wire, _PROOF_BYTES), _proof(secret, b"listen", mine, theirs, said)):
+        if not hmac.compare_digest(_receive(wire, _PROOF_BYTES, end), _proof(secret, b"listen", mine, theirs, said)):
             raise Refused("who listens there does not know the secret")
     except BaseException:
         wire.close()
@@ -52,14 +55,15 @@ def admit(wire: socket.socket, secret: bytes) -> dict[str, Any]:
 
     Raises: OSError; Refused, which is one.
     """
+    end = time.monotonic() + LIMIT_S
     wire.settimeout(LIMIT_S)
     mine = secrets.token_bytes(_NONCE_BYTES)
     wire.sendall(mine)
-    theirs, proof = _receive(wire, _NONCE_BYTES), _receive(wire, _PROOF_BYTES)
-    (length,) = _LENGTH.unpack(_receive(wire, _LENGTH.size))
+    theirs, proof = _receive(wire, _NONCE_BYTES, end), _receive(wire, _PROOF_BYTES, end)
+    (length,) = _LENGTH.unpack(_receive(wire, _LENGTH.size, end))
     if length > _MOST_BYTES:
         raise Refused("says more than a dialer has to say")
-    said = _receive(wire, length)
+    said = _receive(wire, length, end)
     if not hmac.compare_digest(proof, _proof(secret, b"dial", mine, theirs, said)):
         raise Refused("does not know the secret")
     wire.sendall(_proof(secret, b"listen", theirs, mine, said))
@@ -85,9 +89,13 @@ def _proof(secret: bytes, role: bytes, *said: bytes) -> bytes:
     return hmac.digest(secret, b"\0".join((role, *said)), "sha256")
 
 
-def _receive(wire: socket.socket, length: int) -> bytes:
+def _receive(wire: socket.socket, length: int, end: float) -> bytes:
+    """So many bytes before `end`, however slowly they drip."""
     content = bytearray()
     while len(content) < length:
+        if (left := end - time.monotonic()) <= 0:
+            raise Refused("took too long")
+        wire.settimeout(left)
         piece = wire.recv(length - len(content))
         if not piece:
             raise Refused("hung up")

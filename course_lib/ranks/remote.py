@@ -14,6 +14,7 @@ from course_lib.ranks.death import told
 from course_lib.ranks.stacks import Frame, parse_stack
 
 _JOIN_LIMIT_S = 2.0
+_STACK_S = 1.2  # a node signals one rank after the other
 _ENDING_S = 0.5  # how long a node may take to tell of a rank's end after its wire ended
 
 
@@ -26,7 +27,6 @@ class NodeLine:
         self.ports: list[int] | None = None
         self._wire, self._changed = wire, changed
         self._ranks: dict[tuple[int, int], Remote] = {}
-        self._early: dict[tuple[int, int], list[dict[str, Any]]] = {}  # told of ranks that nobody has asked for yet
         threading.Thread(target=self._hear, name=f"allocation {name}", daemon=True).start()
 
     def tell(self, **order: Any) -> None:
@@ -59,18 +59,13 @@ class NodeLine:
             case "ports":
                 self.ports = words["ports"]
             case _:
-                key = words["pool"], words["rank"]
-                if key in self._ranks:
-                    self._ranks[key].note(words)
-                else:
-                    self._early.setdefault(key, []).append(words)
+                if rank := self._ranks.get((words["pool"], words["rank"])):
+                    rank.note(words)
 
     def join(self, key: tuple[int, int], rank: Remote) -> None:
-        """From now on `rank` hears what the node tells of it, and first what it has told."""
+        """From now on `rank` hears what the node tells of it."""
         with self._changed:
             self._ranks[key] = rank
-            for words in self._early.pop(key, ()):
-                rank.note(words)
             if self.lost:
                 rank.note_lost()
 
@@ -79,9 +74,9 @@ class NodeLine:
         with self._changed:
             self._ranks.pop(key, None)
 
-    def wait(self, come: Callable[[], bool], seconds: float) -> None:
-        """Wait until something has come, or time is up."""
-        deadline = time.monotonic() + seconds
+    def wait(self, come: Callable[[], bool], seconds: float, since: float | None = None) -> None:
+        """Wait until something has come, or so many seconds are over, from `since` or from now on."""
+        deadline = (time.monotonic() if since is None else since) + seconds
         with self._changed:
             while not come() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
@@ -105,6 +100,7 @@ class Remote:
         self._order = {"pool": pool, "rank": rank}
         self._pid, self._ended, self._lost = 0, False, False
         self._status: int | None = None
+        self._asked_at = self._killed_at = time.monotonic()  # who waits for many ranks waits for all at once
         self._dump, self._stack = "", ""
         self.sentinel, self._bell = socket.socketpair()
         node.join(self._key, self)
@@ -131,6 +127,11 @@ class Remote:
             self._bell.send(b"\0")
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its node has said so, or is lost."""
+        return self._ended
+
+    @property
     def pid(self) -> int:
         """Its number on its node."""
         self._node.wait(lambda: bool(self._pid) or self._ended, _JOIN_LIMIT_S)
@@ -138,6 +139,7 @@ class Remote:
 
     def kill(self) -> bool:
         """By its node."""
+        self._killed_at = time.monotonic()
         self._node.tell(do="kill", **self._order)
         return not self._ended
 
@@ -146,16 +148,16 @@ class Remote:
 
     def join(self) -> None:
         """At most some seconds: a lost node never tells."""
-        self._node.wait(lambda: self._ended, _JOIN_LIMIT_S)
+        self._node.wait(lambda: self._ended, _JOIN_LIMIT_S, self._killed_at)
 
     def ask_for_stack(self) -> None:
         """By its node."""
-        self._stack = ""
+        self._stack, self._asked_at = "", time.monotonic()
         self._node.tell(do="stack", **self._order)
 
     def stack(self) -> list[Frame]:
         """What the node has told since."""
-        self._node.wait(lambda: bool(self._stack) or self._ended, _ENDING_S)
+        self._node.wait(lambda: bool(self._stack) or self._ended, _STACK_S, self._asked_at)
         return parse_stack(self._stack)
 
     def why_silent(self) -> str:

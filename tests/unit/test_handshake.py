@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
 from course_lib.ranks import handshake
 from course_lib.ranks.handshake import Refused, admit, dial, new_secret
+from tools.paths import ROOT
 
 HELLO = {"kind": "work", "pool": 1, "rank": 3}
 
@@ -124,3 +130,53 @@ def test_what_is_no_proof_ends_soon(listener, monkeypatch, said):
     found = answered(listener, new_secret(), dialer)
     assert isinstance(found["refused"], OSError)
     assert found["dialer"] == 32 or isinstance(found["dialer"], ConnectionError)  # a random number, or hung up
+
+
+def test_who_drips_is_let_go_as_well(listener, monkeypatch):
+    """A byte in time is no reason to wait for the next one as long again."""
+    monkeypatch.setattr(handshake, "LIMIT_S", 0.5)
+
+    def dialer(port):
+        started = time.monotonic()
+        with socket.create_connection(("127.0.0.1", port)) as wire, suppress(OSError):
+            while time.monotonic() - started < 10:
+                wire.sendall(b"x")
+                time.sleep(0.1)
+        return time.monotonic() - started
+
+    found = answered(listener, new_secret(), dialer)
+    assert isinstance(found["refused"], OSError) and found["dialer"] < 3 * 0.5
+
+
+SILENCED = """
+import socket, subprocess, threading, time
+from course_lib.ranks.handshake import admit, dial, new_secret
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+secret, admitted = new_secret(), []
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    def listen():
+        wire, _ = listener.accept()
+        admit(wire, secret)
+        admitted.append(wire)
+    thread = threading.Thread(target=listen)
+    thread.start()
+    dialled = dial("127.0.0.1", listener.getsockname()[1], secret, {})
+    thread.join()
+time.sleep(0.5)  # all that was sent is acknowledged: only who asks now and then can notice
+subprocess.run(["ip", "link", "set", "lo", "down"], check=True)  # nobody hangs up, and nothing comes any more
+started = time.monotonic()
+try:
+    admitted[0].recv(1)
+except OSError as error:
+    print(type(error).__name__, time.monotonic() - started)
+"""
+
+
+def test_a_machine_that_is_gone_without_a_word_is_noticed():
+    """As when its power or its cable fails: a node that is lost is told within five seconds and some."""
+    alone = ["unshare", "--net"]
+    if not shutil.which("ip") or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("a network of one's own (unshare --net, ip) is not to be had here")
+    ran = subprocess.run([*alone, sys.executable, "-c", SILENCED], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    name, seconds = ran.stdout.split()
+    assert name == "TimeoutError" and float(seconds) < 8, ran.stderr
