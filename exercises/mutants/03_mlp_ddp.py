@@ -290,8 +290,7 @@ WRONG["03.9", "steps"] = {
     "step 1: your gradient is exactly 1/3 of": {f"loss * {P}": f"loss * {P} / len(parts)"},
     "step 1: your gradient is exactly 1/2 of the reference: was it divided by": {f"loss * {P}": "loss"},
     "one forward on rank 0 takes 4 rows, where 2 are enough": {
-        "micro_batches(share": "[share",
-        f"{P}), self.config.accumulation)": f"{P})]",
+        "micro_batches(mine, self.config.accumulation)": "[mine]",
     },
     "on rank 0 3 forwards wait for backward: each rank computes its own share, one micro-batch after": {
         f"(loss * {P} / total).backward()": "waiting = [*(waiting if number > 1 else []), loss]\n"
@@ -321,7 +320,7 @@ WRONG["03.10", "values"] = {
 }
 WRONG["03.10", "overlap"] = {
     "backward stood still during each all-reduce; launch in the hook": {
-        "async_op=True)))": "async_op=True)))\n            under_way[-1][-1].wait()"
+        "async_op=True))\n            )": "async_op=True))\n            )\n            under_way[-1][-1].wait()"
     },
     "one for each bucket, in their order": {START: "buckets = [[p] for bucket in buckets for p in bucket]"},
     "all-reduces of 148992 bytes, target 37248": {START: "buckets = [[p for bucket in buckets for p in bucket]]"},

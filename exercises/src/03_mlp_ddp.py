@@ -481,9 +481,8 @@ class Counting(Trainer):
         super().__init__(model, config, mesh=make_mesh(dp=dist.get_world_size()), apply=(replicate(),))
 
     def compute_gradients(self, batch):
-        parts = micro_batches(
-            share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation
-        )
+        mine = share(batch, dist.get_rank(), dist.get_world_size())
+        parts = micro_batches(mine, self.config.accumulation)
         total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
         for part in parts:
             self.seen += 1
@@ -538,9 +537,8 @@ class Counted(Counting):
     def compute_gradients(self, batch):
         """Leave the whole batch's gradient on every rank, and return the whole batch's loss."""
         ### BEGIN SOLUTION
-        parts = micro_batches(
-            share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation
-        )
+        mine = share(batch, dist.get_rank(), dist.get_world_size())
+        parts = micro_batches(mine, self.config.accumulation)
         total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
         for number, part in enumerate(parts, start=1):
             with nullcontext() if number == len(parts) else self.model.no_sync():
