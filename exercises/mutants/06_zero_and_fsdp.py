@@ -72,7 +72,7 @@ WRONG["06.2", "pieces"] = {
     "the rows of tensor 0 on rank 3: shape (2, 3), expected (0, 3)": {
         "x.chunk(p)": "torch.cat([x, x.new_zeros(-len(x) % p, *x.shape[1:])]).chunk(p)"
     },
-    "the buffer on rank 0: list, not a tensor": {"return torch.cat([": "return ([" },
+    "the buffer on rank 0: list, not a tensor": {"return torch.cat(\n": "return (\n"},
 }  # fmt: skip
 WRONG["06.2", "gather"] = {
     "right values, but nothing is in the ledger: use comm's collectives": {
