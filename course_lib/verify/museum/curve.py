@@ -13,11 +13,13 @@ import torch.distributed as dist
 from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.ranks import run_ranks
+from course_lib.ranks.patience import more_time
 from course_lib.training.batches import Batch
 from course_lib.verify.climb import OTHER_SEEDS, born_with
 from course_lib.verify.trainable import MakeTrainer
 
 _AS_PEOPLE_TRAIN = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=1.0)
+_STEP_S = 30.0  # a step's limit, on a machine that does other things meanwhile
 _NEAR = 0.05  # a few per cent: two runs with other seeds are no nearer
 
 
@@ -62,6 +64,7 @@ def train(make: MakeTrainer, batch_of: Callable[[int], Batch], steps: int, folde
             losses.append(trainer.compute_gradients(batch_of(number)))
             norms.append(trainer.clip())
             trainer.update()
+            more_time(_STEP_S)
     return Curve(losses=tuple(losses), norms=tuple(norms))
 
 
