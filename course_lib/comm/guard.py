@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -48,7 +49,8 @@ def agree(mine: Descriptor, problem: str, group: ProcessGroup) -> None:
     """
     numbers = torch.tensor([*map(_code, vars(mine).values()), int(bool(problem))], device=words_device_of(group))
     table = [torch.empty_like(numbers) for _ in range(group.size())]
-    group._get_backend(numbers.device).allgather([table], [numbers]).wait()  # it is small: `dist` would cost as much
+    backend: Any = group._get_backend(numbers.device)
+    backend.allgather([table], [numbers]).wait()  # so small a message would cost as much again by way of `dist`
     if bool((torch.stack(table) == numbers).all()) and not problem:
         return
     everyone: list[tuple[Descriptor, str]] = [(mine, problem)] * group.size()

@@ -19,8 +19,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import comm
-from course_lib.ranks import RankError, RankTimeout, run_ranks, watch
+from course_lib.ranks import RankError, RankTimeout, run_ranks
 
 SOON = 6.0  # seconds after which a hang is told
 
@@ -346,23 +345,3 @@ def test_honest_work_is_told_how_to_get_more_time():
     with pytest.raises(RankTimeout) as caught:
         run_ranks(rank_0_alone, 2, timeout=1)
     assert "honest" not in str(caught.value)  # a rank that waits for another one does not work
-
-
-# what is not compared -------------------------------------------------------------------------------------------------
-
-
-def test_timings_and_the_packages_own_collectives_are_not_compared_again():
-    def count():
-        compared = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(watch.Comparison, "compare", lambda self: compared.append(self.what))
-            with comm.settings(guard=False):
-                dist.all_reduce(torch.ones(1))
-            for algorithm in ("ring", "native"):
-                comm.all_reduce(torch.ones(4), algorithm=algorithm)
-            dist.all_reduce(torch.ones(1))
-            dist.all_gather_object([None] * dist.get_world_size(), "words")
-        return compared
-
-    of_objects = ["all_gather in all_gather_object"] * 2  # their lengths, then their bytes
-    assert run_ranks(count, 2) == [["all_reduce", *of_objects]] * 2
