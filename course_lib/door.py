@@ -22,7 +22,7 @@ def all_names(package: str, pattern: str) -> _Door:
 
     def homes(folder: Path) -> _Homes:
         files = sorted(file for file in folder.glob(pattern) if file.stem != "__init__")
-        modules = {file: ".".join([package, *file.relative_to(folder).with_suffix("").parts]) for file in files}
+        modules = {file: _module(package, folder, file) for file in files}
         return {name: module for file, module in modules.items() for name in public_names(file)}
 
     return _door(package, homes)
@@ -32,8 +32,8 @@ def all_that_return(package: str, kinds: Collection[str]) -> _Door:
     """A door to every public function of the package's files that says it returns one of these kinds."""
 
     def homes(folder: Path) -> _Homes:
-        files = sorted(file for file in folder.glob("*.py") if file.stem != "__init__")
-        return {name: f"{package}.{file.stem}" for file in files for name in _functions(file, kinds)}
+        files = sorted(file for file in folder.rglob("*.py") if file.stem != "__init__")
+        return {name: _module(package, folder, file) for file in files for name in _functions(file, kinds)}
 
     return _door(package, homes)
 
@@ -48,6 +48,10 @@ def listed_names(package: str) -> _Door:
         return {alias.name: str(node.module) for node in imports for alias in node.names}
 
     return _door(package, homes)
+
+
+def _module(package: str, folder: Path, file: Path) -> str:
+    return ".".join([package, *file.relative_to(folder).with_suffix("").parts])
 
 
 def public_names(file: Path) -> Iterator[str]:

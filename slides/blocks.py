@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.units import format_bytes, format_seconds
-from course_lib.viz.style import rank_hue, text_on
+from course_lib.viz.ink.style import rank_hue, text_on
 
 NBSP = "\N{NO-BREAK SPACE}"
 MINUS = "\N{MINUS SIGN}"

@@ -21,8 +21,10 @@ from course_lib.config import TrainConfig, load_model, parse_model
 from course_lib.costs.model.longest_sequence import Room, longest_sequence
 from course_lib.costs.model.two_axes import TwoAxes
 from course_lib.errors import four_parts
+from course_lib.gauges.fsdp_step import Case
+from course_lib.gauges.on_gpu import batch_on_gpu, measure, room, rounding
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.schedules import make_schedule
 from course_lib.training.setup import Technique
 from course_lib.training.sharding import fully_shard, zero
@@ -33,8 +35,6 @@ from course_lib.training.torch_techniques import torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import GiB
 from course_lib.verify import assert_parallel_equals
-from course_lib.verify.fsdp_step import Case
-from course_lib.verify.on_gpu import batch_on_gpu, measure, room, rounding
 from tools.paths import ROOT
 
 FOLDER = ROOT / "course_lib/presets/gpu"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
 from course_lib.training.setup import Technique
@@ -18,11 +18,11 @@ from course_lib.training.trainer import Trainer
 from course_lib.verify.museum.data_parallel import BUGS
 from course_lib.verify.museum.falls import fall
 from course_lib.verify.museum.wild import wild_falls
-from course_lib.viz.drawing import Drawing
-from course_lib.viz.moving_ring import animate_ring
-from course_lib.viz.moving_schedules import animate_schedules
-from course_lib.viz.moving_zero import animate_zero_stages
-from course_lib.viz.museum import plot_museum
+from course_lib.viz.ink.drawing import Drawing
+from course_lib.viz.memory.moving_zero import animate_zero_stages
+from course_lib.viz.proof.museum import plot_museum
+from course_lib.viz.schedules.moving import animate_schedules
+from course_lib.viz.wires.moving_ring import animate_ring
 from tools.paths import ROOT
 
 FIGURE, MEMORY, SCHEDULES, LADDER, WILD = (

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from course_lib.config import load_model
+from course_lib.gauges.fake_scale import Case, trace
 from course_lib.units import GiB
-from course_lib.verify.fake_scale import Case, trace
 from tools.paths import ROOT
 
 FILE = ROOT / "course_lib/presets/trace/fsdp_tp.yaml"

@@ -16,7 +16,7 @@ from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replicated, uneven, ways_to_fit
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work
 from course_lib.hardware import Device, load_device
-from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensors.plan import plan_for
 from course_lib.ranks import devices
 from course_lib.units import format_bytes, format_count
 

@@ -19,13 +19,13 @@ from course_lib.costs.model.activations import Recompute, activation_bytes
 from course_lib.costs.model.conventions import Convention, find_convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.states import state_bytes
+from course_lib.gauges.allocated import recompute_layers, saved_bytes
+from course_lib.gauges.plain_zero import Formats, flat, taken
+from course_lib.gauges.zero_run import ZeroRun, train_in_turn, train_sharded, zero_deviation
 from course_lib.models.decoder import Decoder
 from course_lib.training.batches import Batch, Batches
 from course_lib.training.step import next_token_loss
 from course_lib.verify.equality import deviation
-from course_lib.verify.memory import recompute_layers, saved_bytes
-from course_lib.verify.plain_zero import Formats, flat, taken
-from course_lib.verify.zero_run import ZeroRun, train_in_turn, train_sharded, zero_deviation
 
 _MODEL = ModelConfig(  # wide enough that what a formula leaves out is small
     name="tour", hidden_size=256, n_layers=2, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=256, tied=False

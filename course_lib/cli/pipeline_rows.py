@@ -17,7 +17,7 @@ from course_lib.costs.comm.ddp import ddp_wrapping
 from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.costs.model.states import rank_parameters
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.schedules import SCHEDULES, Schedule, make_schedule
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import replicate, stages

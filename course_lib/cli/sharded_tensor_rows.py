@@ -27,8 +27,8 @@ from course_lib.costs.comm.tensor import tensor_step
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.costs.model.units import UnitShapes, decoder_units
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.layout import coordinates
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.layout import coordinates
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.split import split_sizes
 from course_lib.training.batches import Batches
 from course_lib.training.sharded_checkpoint import load_pieces, save_pieces

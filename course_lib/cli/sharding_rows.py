@@ -18,7 +18,7 @@ from course_lib.costs.comm.sharding import sharding_rows, sharding_step
 from course_lib.costs.model.strategies import DataParallel
 from course_lib.costs.model.units import decoder_units
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.split import split_sizes
 from course_lib.training.batches import Batches
 from course_lib.training.setup import Technique

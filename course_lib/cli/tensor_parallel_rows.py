@@ -19,13 +19,13 @@ from course_lib.costs.comm.tensor import rows_traffic, tensor_rows
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.costs.model.states import rank_parameters
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.buckets import trained
-from course_lib.parallel.layout import Layout, coordinates
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.stages import cut
-from course_lib.parallel.tensor import write_table
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import styles_of
+from course_lib.parallel.data.buckets import trained
+from course_lib.parallel.pipelines.stages import cut
+from course_lib.parallel.table.layout import Layout, coordinates
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.tensors.cutting import write_table
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.styles import styles_of
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import replicate, stages

@@ -17,7 +17,7 @@ from course_lib import presets
 from course_lib.cli import train_sharding
 from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
-from course_lib.parallel.region import SequenceParallel
+from course_lib.parallel.tensors.region import SequenceParallel
 from course_lib.ranks.places import check_world_size
 from course_lib.schedules import Schedule, make_schedule
 from course_lib.training.cadence import Every

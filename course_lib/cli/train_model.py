@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from course_lib.cli.train_config import TrainRun
+from course_lib.gauges.allocated import recompute_layers
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.initial import drawn
@@ -21,7 +22,6 @@ from course_lib.training.pretrained import Pretrained
 from course_lib.training.safetensors_folder import load_safetensors, save_safetensors
 from course_lib.training.torch_recompute import torch_recompute_layers
 from course_lib.training.trainer import Trainer
-from course_lib.verify.memory import recompute_layers
 
 EXPORT = "transformers"  # in the folder of a run
 

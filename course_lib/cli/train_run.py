@@ -18,12 +18,12 @@ from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_metrics import Metrics
 from course_lib.costs.model.parameters import model_parameters
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.stages import layers_of
-from course_lib.parallel.tensor import AXIS, write_table
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import styles_of
+from course_lib.parallel.pipelines.stages import layers_of
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.tensors.cutting import AXIS, write_table
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.styles import styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from course_lib.cli.compose import refuse, require_whole
-from course_lib.parallel.offload import CPUOffloadPolicy
-from course_lib.parallel.wrapping import (
+from course_lib.parallel.sharding.offload import CPUOffloadPolicy
+from course_lib.parallel.sharding.wrapping import (
     LARGE,
     Policy,
     by_block,

@@ -15,7 +15,7 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.ddp import ddp_step, ddp_wrapping
 from course_lib.costs.model.states import sgd_state_bytes
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import replicate
 from course_lib.training.trainer import Trainer

@@ -14,8 +14,8 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.ddp import ddp_step, ddp_wrapping
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.buckets import trained
-from course_lib.parallel.stages import cut
+from course_lib.parallel.data.buckets import trained
+from course_lib.parallel.pipelines.stages import cut
 from course_lib.schedules import Schedule
 
 _PIPELINES = 2

@@ -15,7 +15,7 @@ from course_lib.ranks import RankError
 from course_lib.verify.diagnosis import NotEqual
 from course_lib.verify.equality import name_of
 from course_lib.verify.ladder import Report
-from course_lib.viz.ladder import plot_ladder
+from course_lib.viz.proof.ladder import plot_ladder
 
 BAD_INPUT = 2  # 0: equal, 1: not equal
 _AS_LARGE = 1.0  # where a tensor is missing, none of it is right

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from course_lib.cli.verify import Asked
+from course_lib.cli.verify_arguments import Comparison
 from course_lib.cli.verify_report import BAD_INPUT, say
 from course_lib.ranks import devices, switch
 from course_lib.verify.climb import Plan, Trace, climb_rank
@@ -24,7 +24,7 @@ from course_lib.verify.replay import Replay
 _TORCHRUN_S = ("RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 
 
-def verify_under_torchrun(read: Callable[[], Asked]) -> NoReturn:
+def verify_under_torchrun(read: Callable[[], Comparison]) -> NoReturn:
     """Climb as one of torchrun's ranks, and end the process with the command's status, which the first rank has."""
     first, asked = os.environ["RANK"] == "0", None
     try:
@@ -42,7 +42,7 @@ def verify_under_torchrun(read: Callable[[], Asked]) -> NoReturn:
     os._exit(status)  # gloo's threads may still let go of tensors, for which an interpreter that is ending aborts them
 
 
-def _first_rank(asked: Asked) -> int:
+def _first_rank(asked: Comparison) -> int:
     plan = Plan(batch_of=asked.batches, steps=STEPS, dtype=asked.dtype)
     with tempfile.TemporaryDirectory() as folder:
         with _alone():
@@ -52,12 +52,12 @@ def _first_rank(asked: Asked) -> int:
         return say(lambda: judge(alone, ranks, Replay(asked.reference, plan), RUNGS), asked.out)
 
 
-def _other_rank(asked: Asked) -> int:
+def _other_rank(asked: Comparison) -> int:
     _climbed(asked, Plan(batch_of=asked.batches, steps=STEPS, dtype=asked.dtype))
     return 0
 
 
-def _climbed(asked: Asked, plan: Plan) -> list[Trace]:
+def _climbed(asked: Comparison, plan: Plan) -> list[Trace]:
     """Every rank's trace, on the first; the others learn from it what it found out alone."""
     devices.join_torchrun(devices.choose(*devices.local_place(), switch.device_kind()))
     found: list[Any] = [plan.adamw, plan.folder]

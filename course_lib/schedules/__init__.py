@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from course_lib.schedules.build import SCHEDULES, make_schedule
 from course_lib.schedules.check import problems
+from course_lib.schedules.in_flight import Held, held, in_flight_over_time
 from course_lib.schedules.instructions import (
     LABELS,
     Backward,
@@ -19,5 +20,4 @@ from course_lib.schedules.instructions import (
     SendActivation,
     SendGradient,
 )
-from course_lib.schedules.memory import Held, held, in_flight_over_time
 from course_lib.schedules.timing import Durations, Slot, bubble_s, durations_by_rank, idle_s, time_schedule

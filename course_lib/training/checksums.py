@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from torch.distributed import ProcessGroup
 
-from course_lib.parallel import agreement
+from course_lib.parallel.table import agreement
 from course_lib.training.checkpoint import on_first_rank, replaced
 
 _T = TypeVar("_T")

@@ -1,4 +1,4 @@
-"""The numbers that a trainer's model begins with, where it was built on meta: see `course_lib.parallel.meta`."""
+"""The numbers that a trainer's model begins with, where it was built on meta: see `course_lib.parallel.table.meta`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import comm
-from course_lib.parallel.local import own_part
-from course_lib.parallel.meta import without_numbers
+from course_lib.parallel.table.local import own_part
+from course_lib.parallel.table.meta import without_numbers
 from course_lib.training.trainer import Trainer
 
 Rule = Callable[[str, Tensor], object]  # fills a whole tensor in place, by its name in the model

@@ -11,10 +11,10 @@ from torch.distributed import ProcessGroup
 
 from course_lib import comm
 from course_lib.errors import four_parts
-from course_lib.parallel import stages
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.stage_reducer import StageReducer
-from course_lib.parallel.stage_rows import StageRows
+from course_lib.parallel.data.stage_reducer import StageReducer
+from course_lib.parallel.pipelines import stages
+from course_lib.parallel.pipelines.executor import Pipeline
+from course_lib.parallel.sharding.stage_rows import StageRows
 from course_lib.training.engine import Engine, Loss
 
 

@@ -20,7 +20,7 @@ from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
 from course_lib.models.families import check_family, config_of
 from course_lib.models.logits import Logits
-from course_lib.parallel.meta import parameters_on_meta
+from course_lib.parallel.table.meta import parameters_on_meta
 
 _CONFIG = "config.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # any of these will do

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from course_lib.errors import four_parts
 from course_lib.models.bridge import Link, config_of_theirs, links_of
-from course_lib.parallel import agreement
-from course_lib.parallel.local import own_part
+from course_lib.parallel.table import agreement
+from course_lib.parallel.table.local import own_part
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer

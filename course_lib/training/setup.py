@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
-from course_lib.parallel.local import Local, own_part
+from course_lib.parallel.table.local import Local, own_part
 from course_lib.training.engine import Engine
 
 ORDER = (("tensor",), ("stages",), ("replicate", "zero", "fully_shard"))  # one of each

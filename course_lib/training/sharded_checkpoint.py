@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from course_lib.errors import four_parts
-from course_lib.parallel.placement import Box
+from course_lib.parallel.table.placement import Box
 from course_lib.training.checkpoint import check_names, on_first_rank
 from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer

@@ -15,19 +15,19 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
-from course_lib.parallel import agreement
-from course_lib.parallel import replicate as broadcast
-from course_lib.parallel.flat_row import Sharing
-from course_lib.parallel.layout import Layout, coordinates
-from course_lib.parallel.local import Local
-from course_lib.parallel.mesh import groups_within
-from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk
-from course_lib.parallel.placement import Flat
-from course_lib.parallel.sharded import ShardedModel
-from course_lib.parallel.stage_rows import StageRows
-from course_lib.parallel.units import label_of, rows_of, weights_of_units
-from course_lib.parallel.wrapping import Names, Policy, by_block
-from course_lib.parallel.zero import check_stage
+from course_lib.parallel.data import replicate as broadcast
+from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk
+from course_lib.parallel.sharding.sharded import ShardedModel
+from course_lib.parallel.sharding.stage_rows import StageRows
+from course_lib.parallel.sharding.units import label_of, rows_of, weights_of_units
+from course_lib.parallel.sharding.wrapping import Names, Policy, by_block
+from course_lib.parallel.sharding.zero import check_stage
+from course_lib.parallel.table import agreement
+from course_lib.parallel.table.layout import Layout, coordinates
+from course_lib.parallel.table.local import Local
+from course_lib.parallel.table.mesh import groups_within
+from course_lib.parallel.table.placement import Flat
 from course_lib.training.pipeline_engine import PipelineEngine
 from course_lib.training.setup import Setup, Technique
 
@@ -79,8 +79,9 @@ def fully_shard(
     SHARD_GRAD_OP leaves it whole in between; NO_SHARD is data parallelism; with HYBRID_SHARD runs of `shards`
     neighbours share, and the runs are copies. With FULL_SHARD runs of `secondary` neighbours may keep pieces of a unit
     from forward to backward, which then gathers inside a run. `param_dtype` is what is computed and gathered in, unless
-    `gather_dtype` is torch.int8 (`parallel.quantised`); `reduce_dtype` is what gradients are added up in; pieces, which
-    the optimizer changes, keep the model's own. `offload_policy` says where pieces lie: `parallel.offload`.
+    `gather_dtype` is torch.int8 (`parallel.sharding.quantised`); `reduce_dtype` is what gradients are added up in;
+    pieces, which the optimizer changes, keep the model's own. `offload_policy` says where pieces lie:
+    `parallel.sharding.offload`.
 
     Cost: per micro-batch two all-gathers of a unit (SHARD_GRAD_OP: one) and a reduce-scatter; HYBRID_SHARD also an
     all-reduce of the pieces over the runs.

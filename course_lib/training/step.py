@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.parallel.local import own_part
+from course_lib.parallel.table.local import own_part
 from course_lib.training.batches import IGNORED, Batch
 
 

@@ -12,15 +12,15 @@ from typing import Any
 from torch import nn
 
 from course_lib.errors import four_parts
-from course_lib.parallel import agreement
-from course_lib.parallel import replicate as broadcast
-from course_lib.parallel import stages as cutting
-from course_lib.parallel.ddp import DistributedDataParallel
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.plan import Plan
-from course_lib.parallel.stage_reducer import StageReducer
-from course_lib.parallel.tensor_layers import ColumnParallelLinear, RowParallelLinear
+from course_lib.parallel.data import replicate as broadcast
+from course_lib.parallel.data.ddp import DistributedDataParallel
+from course_lib.parallel.data.options import Plan
+from course_lib.parallel.data.stage_reducer import StageReducer
+from course_lib.parallel.pipelines import stages as cutting
+from course_lib.parallel.pipelines.executor import Pipeline
+from course_lib.parallel.table import agreement
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.tensors.layers import ColumnParallelLinear, RowParallelLinear
 from course_lib.schedules import Durations, Schedule, durations_by_rank, problems
 from course_lib.split import split_sizes
 from course_lib.training.pipeline_engine import PipelineEngine
@@ -63,9 +63,9 @@ def stages(
 ) -> Technique:
     """Each rank along "pp" has some of the layers; `schedule` says in which order it computes them.
 
-    `sizes` says how many layers each stage gets, as `parallel.stages.cut` takes them; without it they get equally
-    many. `durations`, one for all ranks of a pipeline or for each, lets computations last that long, for the emulated
-    clock. With one micro-batch it is plain model parallelism.
+    `sizes` says how many layers each stage gets, as `parallel.pipelines.stages.cut` takes them; without it they get
+    equally many. `durations`, one for all ranks of a pipeline or for each, lets computations last that long, for the
+    emulated clock. With one micro-batch it is plain model parallelism.
 
     Cost: a step sends what `course_lib.costs.comm.pipeline` says, and the loss, a broadcast of one number.
     Raises: ValueError, the same on all ranks, if schedule, sizes, model and mesh do not fit each other.

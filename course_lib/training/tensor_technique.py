@@ -8,16 +8,16 @@ from torch import Tensor, nn
 
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder, rotary_angles
-from course_lib.parallel import replicate as broadcast
-from course_lib.parallel.conjugate import Operators
-from course_lib.parallel.dropout import spread_dropout
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.partitioned import partition_inputs
-from course_lib.parallel.region import SEQUENCE, Region, SequenceParallel
-from course_lib.parallel.tensor import AXIS, TensorParallel
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import Plan, styles_of
-from course_lib.parallel.vocabulary import check_words, vocab_parallel_cross_entropy
+from course_lib.parallel.data import replicate as broadcast
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.tensors.conjugate import Operators
+from course_lib.parallel.tensors.cutting import AXIS, TensorParallel
+from course_lib.parallel.tensors.dropout import spread_dropout
+from course_lib.parallel.tensors.partitioned import partition_inputs
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.region import SEQUENCE, Region, SequenceParallel
+from course_lib.parallel.tensors.styles import Plan, styles_of
+from course_lib.parallel.tensors.vocabulary import check_words, vocab_parallel_cross_entropy
 from course_lib.training.batches import IGNORED
 from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
@@ -34,7 +34,8 @@ def tensor(
 
     With `sequence_parallel` they also share what lies between the blocks, each with some positions of the sequence;
     "keep" keeps a block's gathered input for backward, "regather" gathers it again there. With `partition_activations`
-    each rank keeps a piece of what all have, a layer's input (`parallel.partitioned`): for layers that are recomputed.
+    each rank keeps a piece of what all have, a layer's input (`parallel.tensors.partitioned`): for layers that are
+    recomputed.
 
     Cost: `course_lib.costs.comm.tensor`.
     Raises: ValueError for another form of sequence parallelism, and, the same on all ranks, for a plan that does not

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from course_lib.models.decoder import Attention
-from course_lib.parallel.region import SEQUENCE
-from course_lib.parallel.tensor_styles import Style, head_size_of
+from course_lib.parallel.tensors.region import SEQUENCE
+from course_lib.parallel.tensors.styles import Style, head_size_of
 
 _FEATURES = 2  # the dim of (B, S, H) that is cut inside a block; of (B, S, heads, D) that of heads
 

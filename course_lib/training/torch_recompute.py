@@ -1,4 +1,4 @@
-"""Recompute by PyTorch's own API, to use and to compare with `verify.memory.recompute_layers`."""
+"""Recompute by PyTorch's own API, to use and to compare with `gauges.allocated.recompute_layers`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.parallel.wrapping import blocks_of
+from course_lib.parallel.sharding.wrapping import blocks_of
 
 
 def torch_recompute_layers(model: nn.Module) -> None:

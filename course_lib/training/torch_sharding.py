@@ -13,13 +13,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from course_lib.errors import four_parts
-from course_lib.parallel import meta
-from course_lib.parallel.layout import Layout, first_names
-from course_lib.parallel.local import Local
-from course_lib.parallel.mesh import groups_within
-from course_lib.parallel.placement import Shard
-from course_lib.parallel.units import group_around, owners
-from course_lib.parallel.wrapping import Names, Policy, by_block
+from course_lib.parallel.sharding.units import group_around, owners
+from course_lib.parallel.sharding.wrapping import Names, Policy, by_block
+from course_lib.parallel.table import meta
+from course_lib.parallel.table.layout import Layout, first_names
+from course_lib.parallel.table.local import Local
+from course_lib.parallel.table.mesh import groups_within
+from course_lib.parallel.table.placement import Shard
 from course_lib.training.setup import Setup, Technique
 from course_lib.training.sharding import AXIS, RESHARDED, Strategy, begin, check_strategy, parts_of
 from course_lib.training.torch_techniques import wrap

@@ -10,15 +10,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder
-from course_lib.parallel import meta
-from course_lib.parallel import replicate as broadcast
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.local import own_part
-from course_lib.parallel.region import SequenceParallel
-from course_lib.parallel.tensor import AXIS, write_table
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_roles import causal_model
-from course_lib.parallel.tensor_styles import Style, styles_of
+from course_lib.parallel.data import replicate as broadcast
+from course_lib.parallel.table import meta
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.table.local import own_part
+from course_lib.parallel.tensors.cutting import AXIS, write_table
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.region import SequenceParallel
+from course_lib.parallel.tensors.roles import causal_model
+from course_lib.parallel.tensors.styles import Style, styles_of
 from course_lib.training import step as steps
 from course_lib.training.setup import Setup, Technique
 from course_lib.training.torch_plan import parallel_plan

@@ -17,9 +17,9 @@ from course_lib.comm.call import device_of
 from course_lib.comm.switches import active
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
-from course_lib.parallel import agreement
-from course_lib.parallel.local import Local, laid_as, own_part
-from course_lib.parallel.stages import skeleton
+from course_lib.parallel.pipelines.stages import skeleton
+from course_lib.parallel.table import agreement
+from course_lib.parallel.table.local import Local, laid_as, own_part
 from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.checkpoint import check_names, on_first_rank, read, write

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import four_parts
-from course_lib.parallel.agreement import listing
+from course_lib.parallel.table.agreement import listing
 from course_lib.verify.climb import SGD, Plan, SgdTrace, Trace, born_with, plan_batch
 from course_lib.verify.equality import deviation, name_of, ratio_of
 from course_lib.verify.look import copied

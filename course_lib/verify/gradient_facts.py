@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.parallel.agreement import listing
+from course_lib.parallel.table.agreement import listing
 from course_lib.verify.equality import deviation, name_of, ratio_of, same
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.pairs import trainable

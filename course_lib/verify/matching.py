@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from course_lib.parallel.agreement import listing
+from course_lib.parallel.table.agreement import listing
 from course_lib.verify.climb import AdamWTrace, SgdTrace, Trace
 from course_lib.verify.equality import same
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.errors import four_parts
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.local import own_part
-from course_lib.parallel.placement import At, Shard
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.table.local import own_part
+from course_lib.parallel.table.placement import At, Shard
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer

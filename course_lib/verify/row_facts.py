@@ -8,7 +8,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from course_lib.parallel.agreement import listing
+from course_lib.parallel.table.agreement import listing
 from course_lib.verify import counted
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.gradient_facts import ranks_of

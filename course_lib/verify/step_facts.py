@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.parallel.agreement import listing
+from course_lib.parallel.table.agreement import listing
 from course_lib.training.step import count_targets
 from course_lib.verify.changes import lost_of
 from course_lib.verify.equality import close, deviation, ratio_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from course_lib.parallel.agreement import listing
+from course_lib.parallel.table.agreement import listing
 from course_lib.verify import changes as c
 from course_lib.verify import gradient_facts as g
 from course_lib.verify import row_facts as r

@@ -128,7 +128,7 @@ check("03.2", same_start)
 
 # %% [markdown]
 # Your function computes the loss of *its own* rows, goes backward, averages the gradients, and returns the mean loss of the whole batch.
-# To average, call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.replicate import average_gradients`.
+# To average, call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.data.replicate import average_gradients`.
 #
 # **Target:** the gradient and the loss of one device that has all rows. A rank may have no target at all, but some rank has one.
 
@@ -354,8 +354,8 @@ from dataclasses import replace
 
 from course_lib.config import TrainConfig
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.replicate import broadcast_state
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.data.replicate import broadcast_state
 from course_lib.training.step import count_targets, micro_batches, summed_loss
 from course_lib.training.techniques import replicate
 from course_lib.training.trainer import Trainer, share

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.checks import check, given, hint
-from course_lib.parallel.stages import cut
+from course_lib.parallel.pipelines.stages import cut
 from course_lib.ranks import run_ranks
 from course_lib.schedules import Backward, Durations, Forward, idle_s, make_schedule, time_schedule
 

@@ -444,8 +444,8 @@ check("05.8", step, seed=GRADE_SEED)
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.conjugate import Operators
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.tensors.conjugate import Operators
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.step import count_targets
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer

@@ -264,8 +264,8 @@ check("07.5", layout, seed=GRADE_SEED)
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-norm", "locked": true, "schema_version": 3, "solution": false, "task": false}
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.wrapping import size_based
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.sharding.wrapping import size_based
 from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
@@ -510,7 +510,7 @@ check("07.8", load)
 
 
 # %% nbgrader={"grade": false, "grade_id": "released", "locked": true, "schema_version": 3, "solution": false, "task": false}
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.training.step import count_targets, micro_batches, summed_loss
 from course_lib.training.trainer import make_optimizer, share
 from course_lib.verify.adapters.loop import Loop

@@ -497,8 +497,8 @@ check("08.9", anneal)
 # %% nbgrader={"grade": false, "grade_id": "suspect-early", "locked": true, "schema_version": 3, "solution": false, "task": false}
 from functools import partial
 
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.replicate import broadcast_state
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.data.replicate import broadcast_state
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import stages
 from course_lib.training.trainer import Trainer

@@ -22,7 +22,7 @@ from course_lib.hardware import load_device
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
 from course_lib.units import GB
-from course_lib.verify.memory import recompute_layers, saved_bytes
+from course_lib.gauges.allocated import recompute_layers, saved_bytes
 
 # %%
 LLAMA, H100 = load_model("llama3_1_70b"), load_device("h100_sxm_80")

@@ -25,9 +25,9 @@ from course_lib.costs.comm.ddp import ddp_step, ddp_time
 from course_lib.hardware import ETHERNET, INFINIBAND, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.buckets import fill, trained
-from course_lib.parallel.ddp import DistributedDataParallel
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.data.buckets import fill, trained
+from course_lib.parallel.data.ddp import DistributedDataParallel
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.pace import pace
@@ -72,7 +72,7 @@ viz.plot_loss_curves(
     {"one device": one_device.losses, "four ranks": four_ranks.losses},
     title="The same training, on one device and on four ranks?",
     subtitle="loss in nats; the broad grey line is one device",
-    hues={"four ranks": viz.style.RUN_HUES[-1]},  # none of the museum's runs
+    hues={"four ranks": viz.ink.style.RUN_HUES[-1]},  # none of the museum's runs
 )
 
 # %% [markdown]

@@ -30,7 +30,7 @@ from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
 from course_lib.hardware import ETHERNET, INFINIBAND, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import (
     Durations,

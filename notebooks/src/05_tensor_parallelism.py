@@ -29,9 +29,9 @@ from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
 from course_lib.hardware import INFINIBAND, NVLINK, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.layout import coordinates, parameters_at
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.tensor_layers import RowParallelLinear
+from course_lib.parallel.table.layout import coordinates, parameters_at
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.tensors.layers import RowParallelLinear
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.tensor_technique import tensor

@@ -27,11 +27,11 @@ from course_lib.costs.model.conventions import find_convention
 from course_lib.hardware import ETHERNET, INFINIBAND, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.flat_row import Sharing
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, tier_bytes
-from course_lib.parallel.sharded import ShardedModel
-from course_lib.parallel.wrapping import by_block, by_block_and_size, by_block_group, size_based
+from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.sharding.offload import CPUOffloadPolicy, DiskOffloadPolicy, tier_bytes
+from course_lib.parallel.sharding.sharded import ShardedModel
+from course_lib.parallel.sharding.wrapping import by_block, by_block_and_size, by_block_group, size_based
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.pace import pace
@@ -41,7 +41,7 @@ from course_lib.training.text import load_text
 from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
-from course_lib.verify.memory_track import track_step
+from course_lib.gauges.track import track_step
 
 # %%
 PARAMETERS, GPUS = 7_500_000_000, 64

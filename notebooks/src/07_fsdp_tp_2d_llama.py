@@ -22,9 +22,9 @@ from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, load_mod
 from course_lib.hardware import INFINIBAND, NVLINK, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.layout import coordinates
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.wrapping import by_block
+from course_lib.parallel.table.layout import coordinates
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.sharding.wrapping import by_block
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
@@ -37,7 +37,7 @@ from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, compare_logits, museum
 from course_lib.verify.held import held_parts
-from course_lib.verify.memory_track import track_step
+from course_lib.gauges.track import track_step
 from course_lib.verify.outputs import compare_outputs
 from course_lib.verify.rounding import SOUND, compare_rounding
 
@@ -775,7 +775,7 @@ for row in claim_rows():
 # The code does not know that nobody here has a thousand GPUs. PyTorch can run FSDP2 and DTensor on tensors without numbers, as rank 0 of ranks that do not exist. `make trace` wrote down what it found. Here it is, beside our formula.
 
 # %%
-from course_lib.verify.fake_scale import recorded
+from course_lib.gauges.fake_scale import recorded
 
 for one in recorded():
     case, held = one.case, one.trace.held
@@ -796,7 +796,7 @@ for one in recorded():
 # A trace runs no kernel, so it has no seconds, and somebody might keep bytes that it does not see. One GPU can settle that, if 8B fits: weights, gradients and Adam alone take 119.7 GiB<!-- =16 * 8030261248 / GiB -->. `make gpu` ran the step on an NVIDIA H200, as the only rank over NCCL. For each run you see our formula's peak, and how much more PyTorch had really allocated. How many GiB more would you expect?
 
 # %%
-from course_lib.verify import on_gpu
+from course_lib.gauges import on_gpu
 
 for one in on_gpu.recorded():
     case, found = one.case, one.found

@@ -26,8 +26,8 @@ from course_lib.cli.plan import plan_command
 from course_lib.config import ModelConfig, TrainConfig, load_model
 from course_lib.hardware import load_cluster
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.layout import coordinates
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.layout import coordinates
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.planner import Reliability, Space, search
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule

@@ -18,7 +18,7 @@ from course_lib.costs import SweepPoint
 from course_lib.ranks import run_ranks
 from course_lib.units import KiB, MiB, format_bytes
 from course_lib.viz import plot_bandwidth
-from course_lib.viz.picture import Picture
+from course_lib.viz.ink.picture import Picture
 
 WORLD_SIZES = (2, 4)
 SIZES = tuple(KiB * 4**k for k in range(8))  # 1 KiB to 16 MiB

@@ -20,7 +20,7 @@ from torch import nn
 from course_lib import comm
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.ranks import run_ranks
 
 WORLD_SIZES = (2, 4)

@@ -10,13 +10,13 @@ from page import Benchmark, table
 from course_lib.cli.memory_rows import pass_once
 from course_lib.config import ModelConfig
 from course_lib.costs import activation_bytes, find_convention, model_parameters, state_bytes
+from course_lib.gauges.allocated import recompute_layers
+from course_lib.gauges.plain_zero import Formats
+from course_lib.gauges.zero_run import ZeroRun, train_sharded
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
 from course_lib.units import format_bytes
-from course_lib.verify.memory import recompute_layers
-from course_lib.verify.plain_zero import Formats
-from course_lib.verify.zero_run import ZeroRun, train_sharded
 
 SEQUENCE = 96
 WITHIN = {"states": 0.005, "activations": 0.01}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from measure import Comparison, Verdict
 
 from course_lib.units import format_seconds
-from course_lib.viz.picture import Picture
+from course_lib.viz.ink.picture import Picture
 
 TIMES = ["ours", "peer", "times faster", "lowest to highest round", "rounds"]  # the cells of a comparison
 TOKENS = ["tokens/s", "torch's tokens/s"]

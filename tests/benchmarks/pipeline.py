@@ -19,8 +19,8 @@ from torch.distributed import pipelining
 
 from course_lib import comm
 from course_lib.models.decoder import Decoder
-from course_lib.parallel import stages
-from course_lib.parallel.pipeline import Pipeline
+from course_lib.parallel.pipelines import stages
+from course_lib.parallel.pipelines.executor import Pipeline
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.split import split_sizes

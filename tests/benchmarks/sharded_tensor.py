@@ -26,7 +26,7 @@ from course_lib import comm
 from course_lib.comm import ledger
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch
 from course_lib.training.setup import Technique

@@ -26,11 +26,11 @@ from torch.optim import AdamW
 
 from course_lib import comm
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.ddp import DistributedDataParallel
-from course_lib.parallel.flat_row import Sharing
-from course_lib.parallel.mesh import mesh_of
-from course_lib.parallel.sharded import ShardedModel
-from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.data.ddp import DistributedDataParallel
+from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.sharded import ShardedModel
+from course_lib.parallel.sharding.zero import ZeroOptimizer
+from course_lib.parallel.table.mesh import mesh_of
 from course_lib.ranks import run_ranks
 
 ROUNDS = 11

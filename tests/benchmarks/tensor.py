@@ -29,14 +29,14 @@ from torch.distributed.tensor.parallel import (
 
 from course_lib import comm
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.conjugate import Operators
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.mesh import mesh_of
-from course_lib.parallel.region import Region
-from course_lib.parallel.tensor import TensorParallel
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import styles_of
-from course_lib.parallel.vocabulary import vocab_parallel_cross_entropy
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.table.mesh import mesh_of
+from course_lib.parallel.tensors.conjugate import Operators
+from course_lib.parallel.tensors.cutting import TensorParallel
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.region import Region
+from course_lib.parallel.tensors.styles import styles_of
+from course_lib.parallel.tensors.vocabulary import vocab_parallel_cross_entropy
 from course_lib.ranks import run_ranks
 from course_lib.training.step import loss_of
 

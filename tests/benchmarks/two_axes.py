@@ -22,11 +22,11 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 
 from course_lib import comm
 from course_lib.models.decoder import Decoder
-from course_lib.parallel import stages
-from course_lib.parallel.mesh import make_mesh, mesh_of
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.plan import Plan
-from course_lib.parallel.stage_reducer import StageReducer
+from course_lib.parallel.data.options import Plan
+from course_lib.parallel.data.stage_reducer import StageReducer
+from course_lib.parallel.pipelines import stages
+from course_lib.parallel.pipelines.executor import Pipeline
+from course_lib.parallel.table.mesh import make_mesh, mesh_of
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.split import split_sizes

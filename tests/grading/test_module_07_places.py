@@ -18,8 +18,8 @@ from course_lib.checks.module_07.places import LAYER1, LAYER2, Cut
 from course_lib.checks.module_07.stored import Asked
 from course_lib.config import TrainConfig
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.wrapping import by_block
+from course_lib.parallel.sharding.wrapping import by_block
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor

@@ -18,7 +18,7 @@ from course_lib.checks.module_08.axes import Rank
 from course_lib.checks.module_08.front import Case as Front
 from course_lib.checks.module_08.layers import Layers, best
 from course_lib.config import load_model
-from course_lib.parallel.layout import coordinates
+from course_lib.parallel.table.layout import coordinates
 
 
 def groups_on_a_grid(rank, sizes, per_node):

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.batches import IGNORED, Batches
 from course_lib.training.techniques import replicate
 from course_lib.training.trainer import Trainer

@@ -13,7 +13,7 @@ from course_lib.comm import EmulatedClock
 from course_lib.comm.ledger import current
 from course_lib.costs import chain_partition
 from course_lib.hardware import Link
-from course_lib.parallel.chain import Chain
+from course_lib.parallel.pipelines.chain import Chain
 from course_lib.ranks import ledger, run_ranks
 from course_lib.split import MatrixCut
 

@@ -12,7 +12,7 @@ from course_lib import comm
 from course_lib.comm import ring
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.techniques import replicate
 from course_lib.training.tensor_technique import tensor

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ddp_models import TOLERANCE, Counting, Perceptron, deviation, inputs
 from torch import Tensor, nn
 
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.ranks import RankError, ledger, run_ranks
 
 

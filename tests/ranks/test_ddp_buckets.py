@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import comm
-from course_lib.parallel.buckets import average_gradients_in_buckets
-from course_lib.parallel.ddp import DistributedDataParallel
-from course_lib.parallel.replicate import average_gradients, broadcast_state
+from course_lib.parallel.data.buckets import average_gradients_in_buckets
+from course_lib.parallel.data.ddp import DistributedDataParallel
+from course_lib.parallel.data.replicate import average_gradients, broadcast_state
 from course_lib.ranks import RankError, ledger, run_ranks
 from course_lib.units import MiB
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import comm
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.ranks import RankError, RankTimeout, run_ranks
 
 

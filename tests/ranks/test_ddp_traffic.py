@@ -10,7 +10,7 @@ from course_lib import comm
 from course_lib.comm import EmulatedClock
 from course_lib.costs.comm.ddp import ddp_settling, ddp_step, ddp_time, ddp_wrapping
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, Link
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.pace import pace
 from course_lib.units import MiB

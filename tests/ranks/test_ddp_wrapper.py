@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ddp_models import TOLERANCE, Counting, Perceptron, adamw, decoder, deviation, sgd, step, train
 from torch import nn
 
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.ranks import ledger, run_ranks
 from course_lib.units import MiB
 

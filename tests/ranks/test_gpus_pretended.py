@@ -11,7 +11,7 @@ from torch import nn
 
 from course_lib import comm
 from course_lib.comm.call import backend_for
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import RankError, devices, run_ranks, shutdown
 from tools.pretended import cuda
 

@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 from course_lib.config import ModelConfig
 from course_lib.costs import CONVENTIONS, model_parameters, state_bytes
+from course_lib.gauges.allocated import allocated_bytes
+from course_lib.gauges.plain_zero import Formats, ShardedAdamW
+from course_lib.gauges.zero_run import ZeroRun, ZeroTrace, train_in_turn, train_sharded, zero_deviation
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
-from course_lib.verify.memory import allocated_bytes
-from course_lib.verify.plain_zero import Formats, ShardedAdamW
-from course_lib.verify.zero_run import ZeroRun, ZeroTrace, train_in_turn, train_sharded, zero_deviation
 
 GQA = ModelConfig(
     name="grouped", hidden_size=256, n_layers=2, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=256, tied=False

@@ -11,9 +11,9 @@ from torch import nn
 
 from course_lib import comm
 from course_lib.config import TrainConfig
-from course_lib.parallel.local import Local
-from course_lib.parallel.mesh import AXES, make_mesh
-from course_lib.parallel.placement import Flat, Shard
+from course_lib.parallel.table.local import Local
+from course_lib.parallel.table.mesh import AXES, make_mesh
+from course_lib.parallel.table.placement import Flat, Shard
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import replicate, stages

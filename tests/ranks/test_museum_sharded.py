@@ -10,7 +10,7 @@ from museum_data import BATCHES, LETTERS, MAX_NORM, tight
 
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.sharding import fully_shard
 from course_lib.training.trainer import Trainer
 from course_lib.verify import NotEqual, assert_parallel_equals

@@ -11,7 +11,7 @@ from museum_data import BATCHES, LETTERS, MAX_NORM, SEQUENCE, tight
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import NotEqual, assert_parallel_equals

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard as torch_shard
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.sharded_checkpoint import load_pieces, save_pieces
 from course_lib.training.sharding import fully_shard

@@ -12,8 +12,8 @@ from pipeline_models import LLAMA, MODELS, alone, numbers, pipeline, tokens
 
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import mesh_of
-from course_lib.parallel.stages import layer_parameters
+from course_lib.parallel.pipelines.stages import layer_parameters
+from course_lib.parallel.table.mesh import mesh_of
 from course_lib.ranks import run_ranks
 from course_lib.split import balanced_sizes
 from course_lib.training.trainer import Trainer

@@ -11,7 +11,7 @@ from pipeline_models import LLAMA, staged, tokens
 
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.stages import cut
+from course_lib.parallel.pipelines.stages import cut
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.split import split_sizes

@@ -16,11 +16,12 @@ from test_sharded_tensor import GPT, LLAMA
 from test_tensor_transformers import theirs
 
 from course_lib.config import TrainConfig
+from course_lib.gauges.allocated import peak_bytes
 from course_lib.models.bridge import to_transformers
 from course_lib.models.decoder import Decoder
 from course_lib.models.logits import Logits
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.meta import parameters_on_meta
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.table.meta import parameters_on_meta
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.safetensors_folder import load_safetensors, save_safetensors
@@ -30,7 +31,6 @@ from course_lib.training.tensor_technique import tensor
 from course_lib.training.torch_sharding import torch_fully_shard
 from course_lib.training.torch_techniques import torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
-from course_lib.verify.memory import peak_bytes
 
 PROMPT = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(3))
 BESIDE = "config.json", "model.safetensors.index.json", "checksums.json"

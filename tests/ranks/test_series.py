@@ -23,7 +23,7 @@ from test_two_axes import assert_same_state
 from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import RankError, run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training import series

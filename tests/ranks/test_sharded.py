@@ -9,7 +9,7 @@ from ladder_models import STEPS
 from sharded_models import alone, batch_of, sharded
 
 from course_lib.config import TrainConfig
-from course_lib.parallel.wrapping import by_block_and_size, by_block_group, by_name, size_based
+from course_lib.parallel.sharding.wrapping import by_block_and_size, by_block_group, by_name, size_based
 from course_lib.ranks import run_ranks
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.verify import RUNGS, assert_parallel_equals

@@ -14,11 +14,11 @@ from sharded_models import MODELS, TOKENS, numbers, sharded
 from torch import nn
 
 from course_lib.config import TrainConfig
-from course_lib.parallel import untouched
-from course_lib.parallel.flat_row import Sharing
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.sharded import ShardedModel
-from course_lib.parallel.wrapping import by_block_group, by_name
+from course_lib.parallel.sharding import untouched
+from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.sharded import ShardedModel
+from course_lib.parallel.sharding.wrapping import by_block_group, by_name
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate

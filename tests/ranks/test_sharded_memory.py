@@ -15,16 +15,16 @@ from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.states import state_bytes
 from course_lib.costs.model.step_memory import NumberBytes, peak, step_memory, unit_activations
 from course_lib.costs.model.units import decoder_units
+from course_lib.gauges.track import between_micro_batches, track_step
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.quantised import BLOCK
-from course_lib.parallel.wrapping import by_block_and_size, by_block_group
+from course_lib.parallel.sharding.quantised import BLOCK
+from course_lib.parallel.sharding.wrapping import by_block_and_size, by_block_group
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate
 from course_lib.training.trainer import Trainer
-from course_lib.verify.memory_track import between_micro_batches, track_step
 
 EVEN = ModelConfig(
     name="even", hidden_size=32, n_layers=4, n_heads=4, n_kv_heads=2, ffn_size=64, vocab_size=50, tied=False

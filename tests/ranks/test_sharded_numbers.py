@@ -15,17 +15,17 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.config import TrainConfig
+from course_lib.gauges.allocated import recompute_layers
+from course_lib.gauges.track import track_step
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.flat_row import Sharing
-from course_lib.parallel.sharded import ShardedModel
-from course_lib.parallel.untouched import row_of
-from course_lib.parallel.zero import ZeroOptimizer, check_elementwise
+from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.sharded import ShardedModel
+from course_lib.parallel.sharding.untouched import row_of
+from course_lib.parallel.sharding.zero import ZeroOptimizer, check_elementwise
 from course_lib.ranks import RankError, run_ranks
 from course_lib.split import split_sizes
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.step import summed_loss
-from course_lib.verify.memory import recompute_layers
-from course_lib.verify.memory_track import track_step
 
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.5, accumulation=2)
 EIGHT = replace(TOKENS, batch_size=8)

@@ -13,9 +13,9 @@ from sharded_models import MODELS, batch_of, sharded
 from torch.func import functional_call
 
 from course_lib.config import TrainConfig
-from course_lib.parallel.quantised import BLOCK
-from course_lib.parallel.units import rows_of, weights_of_units
-from course_lib.parallel.wrapping import by_block, by_block_group
+from course_lib.parallel.sharding.quantised import BLOCK
+from course_lib.parallel.sharding.units import rows_of, weights_of_units
+from course_lib.parallel.sharding.wrapping import by_block, by_block_group
 from course_lib.ranks import run_ranks
 from course_lib.training.sharding import fully_shard
 from course_lib.training.trainer import Trainer

@@ -15,18 +15,18 @@ from sharded_models import LLAMA, TOKENS, sharded
 from torch import nn
 
 from course_lib.config import TrainConfig
+from course_lib.gauges.allocated import peak_bytes
 from course_lib.models.decoder import Decoder, init_weight
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk, Tiers, tier_bytes
-from course_lib.parallel.units import weights_of_units
-from course_lib.parallel.wrapping import by_block, by_block_group
+from course_lib.parallel.sharding.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk, Tiers, tier_bytes
+from course_lib.parallel.sharding.units import weights_of_units
+from course_lib.parallel.sharding.wrapping import by_block, by_block_group
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import RankError, run_ranks
 from course_lib.training.initial import drawn
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate
 from course_lib.training.torch_sharding import torch_fully_shard
 from course_lib.training.trainer import Trainer
-from course_lib.verify.memory import peak_bytes
 
 RANKS = 3
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.5)

@@ -22,9 +22,9 @@ from course_lib.costs.comm.sharding import sharding_rows, sharding_step
 from course_lib.costs.comm.tensor import rows_traffic, tensor_rows
 from course_lib.costs.model.units import decoder_units
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.layout import coordinates
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.wrapping import by_block_group, size_based
+from course_lib.parallel.sharding.wrapping import by_block_group, size_based
+from course_lib.parallel.table.layout import coordinates
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.split import split_sizes
 from course_lib.training.sharded_checkpoint import load_pieces, save_pieces

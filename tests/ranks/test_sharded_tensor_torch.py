@@ -17,9 +17,9 @@ from test_two_axes import assert_same_state
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.logits import Logits
-from course_lib.parallel.local import own_part
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.wrapping import by_block_group
+from course_lib.parallel.sharding.wrapping import by_block_group
+from course_lib.parallel.table.local import own_part
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.sharded_checkpoint import load_pieces, save_pieces
 from course_lib.training.sharding import fully_shard, zero

@@ -15,8 +15,8 @@ from torch import nn
 from course_lib.comm.call import resolve
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Layer
-from course_lib.parallel.mesh import groups_within, make_mesh
-from course_lib.parallel.wrapping import by_name
+from course_lib.parallel.sharding.wrapping import by_name
+from course_lib.parallel.table.mesh import groups_within, make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.step import count_targets, loss_of

@@ -15,9 +15,9 @@ from course_lib.config import TrainConfig
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.sharding import sharding_rows, sharding_step
 from course_lib.costs.model.units import UnitShapes
-from course_lib.parallel.quantised import BLOCK
-from course_lib.parallel.units import label_of, weights_of_units
-from course_lib.parallel.wrapping import by_block, by_block_and_size, by_block_group, size_based
+from course_lib.parallel.sharding.quantised import BLOCK
+from course_lib.parallel.sharding.units import label_of, weights_of_units
+from course_lib.parallel.sharding.wrapping import by_block, by_block_and_size, by_block_group, size_based
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate

@@ -13,8 +13,8 @@ from test_two_axes import ADAMW, assert_same_state, eleven
 from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.costs.comm.collectives import comm_time
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.stages import cut, layers_of
+from course_lib.parallel.pipelines.stages import cut, layers_of
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.split import split_sizes

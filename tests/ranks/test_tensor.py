@@ -12,7 +12,7 @@ from ladder_models import STEPS
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import replicate, stages

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder, GatedFeedForward
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches

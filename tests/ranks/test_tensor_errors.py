@@ -13,8 +13,8 @@ from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.tensors.plan import plan_for
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import replicate, stages

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib.comm import ledger
-from course_lib.parallel.conjugate import Operators
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.region import Region
-from course_lib.parallel.tensor import TensorParallel
-from course_lib.parallel.vocabulary import vocab_parallel_cross_entropy
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.tensors.conjugate import Operators
+from course_lib.parallel.tensors.cutting import TensorParallel
+from course_lib.parallel.tensors.region import Region
+from course_lib.parallel.tensors.vocabulary import vocab_parallel_cross_entropy
 from course_lib.ranks import run_ranks
 
 RANKS = 3

@@ -16,16 +16,16 @@ from course_lib.comm.traces import Traffic
 from course_lib.config import ParallelConfig, TrainConfig
 from course_lib.costs.comm.tensor import tensor_step
 from course_lib.costs.model.activations import bytes_on_rank, checkpointed_activations
+from course_lib.gauges.allocated import allocated_bytes, recompute_layers
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.torch_recompute import torch_recompute_layers
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
-from course_lib.verify.memory import allocated_bytes, recompute_layers
 
 ROWS, SEQUENCE = 7, 5
 PARTITIONED = {"partition_activations": True}

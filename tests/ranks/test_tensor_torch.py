@@ -19,7 +19,7 @@ from course_lib.config import ModelConfig, TrainConfig
 from course_lib.costs import tensor_rows
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import replicate

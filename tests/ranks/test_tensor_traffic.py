@@ -13,7 +13,7 @@ from course_lib.comm.traces import Traffic
 from course_lib.config import TrainConfig
 from course_lib.costs.comm.tensor import tensor_step
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer

@@ -16,8 +16,8 @@ from course_lib.config import TrainConfig
 from course_lib.costs import kv_cache_bytes, tensor_step
 from course_lib.models.families import config_of
 from course_lib.models.logits import Logits
-from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.tensor import tensor_parallel
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.tensors.cutting import tensor_parallel
 from course_lib.ranks import RankError, ledger, run_ranks, server
 from course_lib.training.batches import Batches
 from course_lib.training.sharding import fully_shard

@@ -23,7 +23,7 @@ from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.config import parse_model
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.presets import read
 from course_lib.ranks import server, shutdown
 from course_lib.training.batches import Batches

@@ -10,13 +10,13 @@ import torch.distributed as dist
 from course_lib.cli import train_run
 from course_lib.cli.train_config import read_train
 from course_lib.config import parse_model
+from course_lib.gauges.allocated import peak_bytes
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.local import own_part
-from course_lib.parallel.stages import layer_parameters
+from course_lib.parallel.pipelines.stages import layer_parameters
+from course_lib.parallel.table.local import own_part
 from course_lib.presets import read
 from course_lib.ranks import devices, run_ranks, shutdown
 from course_lib.training.batches import Batches
-from course_lib.verify.memory import peak_bytes
 
 
 class Watched(Batches):

@@ -16,7 +16,7 @@ from torch import nn
 from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import replicate, stages

@@ -11,7 +11,7 @@ from sharded_models import TOKENS
 from test_sharded_tensor import KEEP, MODELS, alone, both
 
 from course_lib.config import TrainConfig
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
 from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor

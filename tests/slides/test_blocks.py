@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.viz.style import DARK_LETTERS, WHITE_LETTERS
+from course_lib.viz.ink.style import DARK_LETTERS, WHITE_LETTERS
 from slides import blocks, build
 from slides.blocks import badge, bar, bars, key, kind, left, parts, percent, power, right, row
 

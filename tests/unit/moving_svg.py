@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from course_lib.viz.canvas import EDGE, TEXT, text_width
+from course_lib.viz.ink.canvas import EDGE, TEXT, text_width
 
 Frame = tuple[float, dict[str, str]]  # seconds, declarations
 

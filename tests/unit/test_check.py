@@ -95,7 +95,7 @@ def test_a_module_is_its_lesson_exercises_slides_and_tests():
 
 def test_a_change_brings_its_tests_and_what_it_edits():
     tests = ["tests/ranks/test_pipeline.py", "tests/unit/test_stages.py", "tests/unit/test_style.py"]
-    chosen = {step.name: step for step in steps.of_change(["course_lib/parallel/pipeline.py"], tests)}
+    chosen = {step.name: step for step in steps.of_change(["course_lib/parallel/pipelines/executor.py"], tests)}
     assert chosen["rank tests"].on == (tests[0],) and chosen["unit tests"].on == (tests[1],)
     assert "notebooks and solutions, strict" not in chosen and "stubs, mutants, grading" not in chosen
     chosen = {step.name: step for step in steps.of_change(["notebooks/src/02_collectives.py"], [])}

@@ -11,8 +11,8 @@ from course_lib.config import load_model
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.units import ROOT, decoder_units, row_numbers
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.units import label_of, weights_of_units
-from course_lib.parallel.wrapping import by_block, by_block_and_size, by_block_group, size_based
+from course_lib.parallel.sharding.units import label_of, weights_of_units
+from course_lib.parallel.sharding.wrapping import by_block, by_block_and_size, by_block_group, size_based
 
 POLICIES = {
     ("by_block", None): by_block,

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.deferred import Deferred
+from course_lib.parallel.pipelines.deferred import Deferred
 
 CONFIG = ModelConfig(
     name="small", hidden_size=12, n_layers=2, n_heads=2, n_kv_heads=1, ffn_size=20, vocab_size=16, tied=True

@@ -24,12 +24,13 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
     {"parallel"},
     {"training"},
     {"checks", "verify"},
+    {"gauges"},
     {"viz"},
     {"cli", "__main__", "__init__"},
 ]
 WITHOUT_TORCH = set().union(*LAYERS[:5])
 WITHOUT_NUMPY = set().union(*LAYERS[:3])
-RUNTIME = ("comm", "ranks", "models", "parallel", "training", "verify")
+RUNTIME = ("comm", "ranks", "models", "parallel", "training", "verify", "gauges")
 FORBIDDEN = {
     ("comm", "ranks"),
     *((runs, "costs") for runs in RUNTIME),  # an oracle is not asked by what it judges
@@ -110,22 +111,22 @@ def test_no_import_goes_up():
     ("module", "text"),
     [
         ("course_lib.comm.ring", "from course_lib.ranks import run_ranks"),
-        ("course_lib.comm.ring", "import course_lib.viz.style"),
+        ("course_lib.comm.ring", "import course_lib.viz.ink.style"),
         ("course_lib.costs.ring", "import torch.nn"),
         ("course_lib.costs.ring", "def f():\n    from torch import Tensor"),
         ("course_lib.config", "from course_lib.costs.model.flops import gpu_hours"),
         ("course_lib.comm.sweep", "from course_lib.costs.comm.collectives import comm_time"),
-        ("course_lib.verify.zero_run", "from course_lib.costs.model.states import StateBytes"),
+        ("course_lib.gauges.zero_run", "from course_lib.costs.model.states import StateBytes"),
         ("course_lib.costs.model.flops", "from course_lib.costs.comm.traffic import CommTime"),
         ("course_lib.costs.comm.bounds", "from course_lib.costs.published.runs import DAY_S"),
-        ("course_lib.viz.memory", "from course_lib.costs import GpuMemory"),
-        ("course_lib.viz.memory", "from course_lib import costs"),
+        ("course_lib.viz.memory.gpu", "from course_lib.costs import GpuMemory"),
+        ("course_lib.viz.memory.gpu", "from course_lib import costs"),
         ("course_lib.checks.predict", "import matplotlib.pyplot as plt"),
         ("course_lib.checks.predict", "import drawsvg"),
         ("course_lib.ranks.pool", "from course_lib.comm.ring import all_reduce"),
         ("course_lib.models.decoder", "from ..parallel import ddp"),
-        ("course_lib.viz.speedup", "from course_lib.training.psgd import Quadratic"),
-        ("course_lib.viz.buckets", "from course_lib.parallel.buckets import fill"),
+        ("course_lib.viz.planning.speedup", "from course_lib.training.psgd import Quadratic"),
+        ("course_lib.viz.wires.buckets", "from course_lib.parallel.data.buckets import fill"),
         ("course_lib.checks.module_04.orders", "from course_lib.checks.module_03 import average"),
         ("course_lib.checks.module_04.orders", "from ..module_03.average import payloads"),
         ("course_lib.checks.kit.registry", "from course_lib.checks.module_01 import bits"),
@@ -139,7 +140,7 @@ def test_an_import_that_goes_up_is_found(module, text):
     ("module", "text"),
     [
         ("course_lib.ranks.pool", "from course_lib.comm import ledger, call\nimport torch"),
-        ("course_lib.viz.style", "import matplotlib\nfrom course_lib.checks import predict"),
+        ("course_lib.viz.ink.style", "import matplotlib\nfrom course_lib.checks import predict"),
         ("course_lib.costs.comm.bounds", "from course_lib.units import MiB\nfrom course_lib.costs.comm import fit"),
         ("course_lib.costs.sweep.explore", "from course_lib.costs.published.runs import DAY_S"),
         ("course_lib.cli.sweep", "from course_lib.costs.sweep.explore import explore"),

@@ -15,13 +15,13 @@ from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.model.states import rank_parameters, state_bytes
 from course_lib.costs.model.units import decoder_units
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.layout import Layout, coordinates, parameters_at
-from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard, Stretch, boxes_of
-from course_lib.parallel.stages import cut, layers_of
-from course_lib.parallel.tensor import write_table
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import styles_of
-from course_lib.parallel.wrapping import by_block, by_block_group
+from course_lib.parallel.pipelines.stages import cut, layers_of
+from course_lib.parallel.sharding.wrapping import by_block, by_block_group
+from course_lib.parallel.table.layout import Layout, coordinates, parameters_at
+from course_lib.parallel.table.placement import Flat, Partial, Place, Replicate, Shard, Stretch, boxes_of
+from course_lib.parallel.tensors.cutting import write_table
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.styles import styles_of
 from course_lib.schedules import make_schedule
 from course_lib.split import split_sizes
 from course_lib.training.sharding import write_rows

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.config import ModelConfig
 from course_lib.costs import activation_bytes
+from course_lib.gauges.allocated import allocated_bytes, recompute_layers, saved_bytes
 from course_lib.models.decoder import Decoder
-from course_lib.verify.memory import allocated_bytes, recompute_layers, saved_bytes
 
 GQA = ModelConfig(
     name="grouped", hidden_size=320, n_layers=3, n_heads=10, n_kv_heads=5, ffn_size=900, vocab_size=700, tied=False

@@ -12,8 +12,8 @@ from torch import nn
 from course_lib.config import ModelConfig, ParallelConfig, load_model
 from course_lib.config.model import LatentAttention
 from course_lib.costs import Work, attention_activations, layer_activations, layer_bytes
+from course_lib.gauges.allocated import saved_bytes
 from course_lib.models.decoder import Attention, GatedFeedForward, Layer, rotary_angles, rotate
-from course_lib.verify.memory import saved_bytes
 
 WIDE = ModelConfig(
     name="wide heads",

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, load_model
 from course_lib.costs import Gap, find_convention, model_parameters, published_gaps, state_bytes
+from course_lib.gauges.allocated import recompute_layers, saved_bytes
 from course_lib.models.decoder import Decoder, rotary_angles
-from course_lib.verify.memory import recompute_layers, saved_bytes
 
 SMALL = ModelConfig(
     name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False

@@ -12,8 +12,8 @@ from course_lib.config import load_model
 from course_lib.costs.model.longest_sequence import Room, longest_sequence
 from course_lib.costs.model.step_memory import peak
 from course_lib.costs.model.two_axes import TwoAxes, two_axes_moments
+from course_lib.gauges import on_gpu
 from course_lib.units import MiB
-from course_lib.verify import on_gpu
 from tools import gpu_checks
 
 CUBLAS = 64 * MiB  # two workspaces, which PyTorch allocates as it does tensors

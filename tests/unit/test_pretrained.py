@@ -17,7 +17,7 @@ from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.cli.train_run import make_batches
 from course_lib.models.logits import Logits
-from course_lib.parallel.local import Local
+from course_lib.parallel.table.local import Local
 from course_lib.training import checkpoint
 from course_lib.training.pretrained import Pretrained
 

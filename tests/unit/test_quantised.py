@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_lib.parallel.quantised import BLOCK, dequantise_, empty_blocks, quantise_
+from course_lib.parallel.sharding.quantised import BLOCK, dequantise_, empty_blocks, quantise_
 
 
 def there_and_back(numbers):

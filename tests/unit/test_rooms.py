@@ -1,73 +1,88 @@
-"""Rooms for what arrives: lent, given back, and kept by each thread for itself."""
+"""Rooms: a package's folders import downward only, no two files import each other, and names say one thing."""
 
 from __future__ import annotations
 
-import threading
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
-import torch
 
-from course_lib.comm import rooms
+from tools.paths import ROOT
 
-
-@pytest.fixture(autouse=True)
-def nothing_kept():
-    rooms.forget()
-    yield
-    rooms.forget()
-
-
-def place(room):
-    return room.memory.data_ptr()
+PACKAGE = ROOT / "course_lib"
+ROOMS = {  # lowest first: a room imports those before it
+    "parallel": ("table", "pipelines", "data", "tensors", "sharding"),  # the last four are lessons 04, 03, 05 and 06
+    "viz": ("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof"),
+}
+FILES = {name: path for path in sorted(PACKAGE.rglob("*.py")) for name in [".".join(path.relative_to(ROOT).parts)[:-3]]}
+MOST_FILES_OF_A_STEM = 3
 
 
-def test_a_room_is_lent_to_one_call_at_a_time_and_kept_for_the_next():
-    x = [torch.zeros(10)]
-    first, second = rooms.take(x), rooms.take(x)
-    assert place(first) != place(second)
-    rooms.give_back([first, second])
-    assert [rooms.take(x), rooms.take(x)] == [first, second]  # in the same order, though sizes may differ
+def imported(nodes: list[ast.stmt]) -> Iterator[str]:
+    """Files of the course that are loaded when these statements run; what a function imports comes later."""
+    for node in nodes:
+        if isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+            yield from imported([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try | ast.With | ast.ClassDef):
+            yield from imported(node.body)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in FILES else str(node.module) for name in names)
 
 
-def test_one_that_is_too_small_makes_way_for_a_larger_one():
-    small, large = [torch.zeros(10)], [torch.zeros(20), torch.zeros(3, 7)]
-    rooms.give_back([rooms.take(small)])
-    room = rooms.take(large)
-    assert room.memory.nbytes == 41 * 4 and [x.shape for x in room.like(large)] == [(20,), (3, 7)]
-    rooms.give_back([room])
-    assert rooms.take(small) is room
+def everything_imported(text: str) -> Iterator[str]:
+    """Also what functions import, and what types alone need."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported([node])
 
 
-def test_what_lies_in_it_does_not_overlap_and_may_be_of_any_dtype():
-    for dtype in (torch.float64, torch.bfloat16, torch.bool, torch.complex64):
-        like = [torch.ones(4, dtype=dtype), torch.zeros(0, dtype=dtype), torch.zeros(2, 3, dtype=dtype)]
-        room = rooms.take(like)
-        for found, wanted in zip(room.like(like), like, strict=True):
-            found.copy_(wanted)
-        assert all(torch.equal(found, wanted) for found, wanted in zip(room.like(like), like, strict=True))
-        rooms.give_back([room])
+def upward(module: str, text: str) -> list[str]:
+    """What `module` imports from a room above its own."""
+    _, package, room, *_ = module.split(".")
+    rooms = ROOMS[package]
+    others = [name.split(".") for name in everything_imported(text) if name.startswith(f"course_lib.{package}.")]
+    return [".".join(parts) for parts in others if rooms.index(parts[2]) > rooms.index(room)]
 
 
-def test_each_thread_has_its_own_and_can_be_forgotten_alone():
-    x, found = [torch.zeros(10)], []
-    mine = rooms.take(x)
-    rooms.give_back([mine])
-    other = threading.Thread(target=lambda: found.append(rooms.take(x)))
-    other.start()
-    other.join()
-    assert found[0] is not mine
-    rooms.forget(0)
-    again = rooms.take(x)
-    assert again is mine
-    rooms.give_back([again])
-    rooms.forget(threading.get_ident())
-    assert rooms.take(x) is not mine
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_file_has_a_room(package):
+    inside = [path.relative_to(PACKAGE / package) for path in (PACKAGE / package).rglob("*.py")]
+    assert {path.parts[0] for path in inside} == {*ROOMS[package], "__init__.py"}
 
 
-def test_one_that_was_made_for_evaluation_serves_training():
-    x = [torch.zeros(10)]
-    with torch.inference_mode():
-        room = rooms.take(x)
-        room.like(x)
-        rooms.give_back([room])
-    rooms.take(x).like(x)[0].add_(1.0)  # torch refuses this of a tensor that inference made
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_room_imports_one_above_it(package):
+    found = {name: upward(name, path.read_text()) for name, path in FILES.items() if name.split(".")[1] == package}
+    rooms = {name: ups for name, ups in found.items() if name.split(".")[2] in ROOMS[package] and ups}
+    assert len(found) > 20 and rooms == {}
+
+
+def test_an_arrow_up_is_found():
+    assert upward("course_lib.parallel.table.layout", "def f():\n    from course_lib.parallel.data import ddp")
+    assert upward("course_lib.parallel.data.ddp", "from course_lib.parallel.table import layout") == []
+
+
+def test_no_two_files_wait_for_each_other():
+    graph = {name: {*imported(ast.parse(path.read_text()).body)} & FILES.keys() for name, path in FILES.items()}
+    assert sum(map(len, graph.values())) > 1000
+    TopologicalSorter(graph).prepare()
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
+
+
+def test_no_name_within_a_room_repeats_the_room():
+    rooms = [PACKAGE / package / room for package, names in ROOMS.items() for room in names]
+    files = [path for room in rooms for path in room.glob("*.py")]
+    repeated = [path for path in files if path.stem.startswith(path.parent.name.removesuffix("s"))]
+    assert repeated == []
+
+
+def test_no_stem_names_many_files():
+    stems = Counter(Path(path).stem for path in FILES.values()) - Counter({"__init__": 10**6})
+    assert {stem for stem, files in stems.items() if files > MOST_FILES_OF_A_STEM} == set()

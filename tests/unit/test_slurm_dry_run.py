@@ -17,7 +17,8 @@ import torch.distributed as dist
 from course_lib.cli import doctor, train_run
 from course_lib.cli.slurm_config import read_job
 from course_lib.costs.sweep.advice import memory_of
-from course_lib.parallel import flat_row, local
+from course_lib.parallel.sharding import flat_row
+from course_lib.parallel.table import local
 from course_lib.training.trainer import Trainer
 from course_lib.units import GiB, KiB
 

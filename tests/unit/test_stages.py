@@ -11,8 +11,8 @@ from torch import nn
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel.layout import first_names
-from course_lib.parallel.stages import cut, layer_parameters, layers_of, passed_on, skeleton
+from course_lib.parallel.pipelines.stages import cut, layer_parameters, layers_of, passed_on, skeleton
+from course_lib.parallel.table.layout import first_names
 from course_lib.split import balanced_sizes, split_sizes
 
 LLAMA = ModelConfig(

@@ -12,11 +12,11 @@ from torch import nn
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.logits import Logits
-from course_lib.parallel.layout import Layout
-from course_lib.parallel.tensor import write_table
-from course_lib.parallel.tensor_lint import lint
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import styles_of
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.tensors.cutting import write_table
+from course_lib.parallel.tensors.lint import lint
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.styles import styles_of
 
 WHOLE_HEADS = "a head stays whole; keys and values of fewer heads than ranks are copied to equally many ranks"
 NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))

@@ -11,8 +11,8 @@ from matplotlib.patches import FancyBboxPatch
 from course_lib import viz
 from course_lib.config import load_model
 from course_lib.costs import layer_weights, model_parameters, outer_weights, parameters_by_part
-from course_lib.viz import anatomy_row
-from course_lib.viz.memory_parts import WEIGHTS
+from course_lib.viz.memory.parts import WEIGHTS
+from course_lib.viz.models import anatomy_row
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 MODELS = ("llama3_1_8b", "llama3_1_405b", "llama_7b")

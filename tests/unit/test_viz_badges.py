@@ -11,7 +11,7 @@ from course_lib import viz
 from course_lib.comm.ledger import Ledger
 from course_lib.hardware import INFINIBAND
 from course_lib.schedules import make_schedule
-from course_lib.viz.kinds import KINDS
+from course_lib.viz.ink.kinds import KINDS
 from tests.unit.moving_svg import Film
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 from tests.unit.viz_ledgers import one_message, ring_ledger

@@ -8,11 +8,11 @@ from base64 import b64decode
 import pytest
 
 from course_lib import viz
-from course_lib.viz import dark, style
-from course_lib.viz.cause_hues import CAUSE_HUES
-from course_lib.viz.cells import NEGATIVE, POSITIVE
-from course_lib.viz.colours import contrast
-from course_lib.viz.memory_parts import HEAD, WEIGHTS
+from course_lib.viz.ink import dark, style
+from course_lib.viz.ink.cause_hues import CAUSE_HUES
+from course_lib.viz.ink.cells import NEGATIVE, POSITIVE
+from course_lib.viz.ink.colours import contrast
+from course_lib.viz.memory.parts import HEAD, WEIGHTS
 from tests.unit import test_viz_moving, test_viz_pictures
 from tools.paths import ROOT
 

@@ -11,12 +11,12 @@ from course_lib import viz
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.costs import ALGORITHMS, comm_time
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
-from course_lib.viz import style
-from course_lib.viz.cost_bars import FORMULAS
-from course_lib.viz.holdings import OPERATIONS, holdings
-from course_lib.viz.lines import apart
-from course_lib.viz.messages import all_reduce_messages
-from course_lib.viz.ring_steps import ring_steps
+from course_lib.viz.ink import style
+from course_lib.viz.ink.lines import apart
+from course_lib.viz.wires.cost_bars import FORMULAS
+from course_lib.viz.wires.holdings import OPERATIONS, holdings
+from course_lib.viz.wires.messages import all_reduce_messages
+from course_lib.viz.wires.ring_steps import ring_steps
 from tests.unit.test_viz_pictures import drawn_texts
 from tests.unit.viz_ledgers import one_message, ring_ledger
 

@@ -11,9 +11,9 @@ from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.fit import Fit
 from course_lib.errors import four_parts
 from course_lib.hardware import INFINIBAND, NVLINK
-from course_lib.viz.image import as_image
-from course_lib.viz.messages import all_reduce_messages
-from course_lib.viz.picture import Picture
+from course_lib.viz.ink.image import as_image
+from course_lib.viz.ink.picture import Picture
+from course_lib.viz.wires.messages import all_reduce_messages
 
 FIT = Fit(alpha_s=1e-5, beta_s_per_byte=1e-9, residuals=(), r2=1.0)
 

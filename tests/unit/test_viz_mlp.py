@@ -12,8 +12,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from course_lib.models.mlp import MLP
 from course_lib.viz import plot_mlp
-from course_lib.viz.cells import NEGATIVE, POSITIVE
-from course_lib.viz.style import PANEL, rank_hue, tint
+from course_lib.viz.ink.cells import NEGATIVE, POSITIVE
+from course_lib.viz.ink.style import PANEL, rank_hue, tint
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 

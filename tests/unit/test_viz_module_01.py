@@ -17,9 +17,9 @@ from course_lib.costs import (
     parameters_by_part,
 )
 from course_lib.hardware import load_device
-from course_lib.viz.bits import as_formats, parse_number
-from course_lib.viz.canvas import WIDE, WIDE_EDGE
-from course_lib.viz.image import as_image
+from course_lib.viz.ink.canvas import WIDE, WIDE_EDGE
+from course_lib.viz.ink.image import as_image
+from course_lib.viz.models.bits import as_formats, parse_number
 from tests.unit import moving_svg
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 

@@ -12,9 +12,9 @@ from course_lib.config import ParallelConfig, load_model
 from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory
 from course_lib.hardware import load_device
 from course_lib.units import GB, GiB
-from course_lib.viz import style
-from course_lib.viz.memory_parts import MEMORY_PARTS
-from course_lib.viz.style import WRONG
+from course_lib.viz.ink import style
+from course_lib.viz.ink.style import WRONG
+from course_lib.viz.memory.parts import MEMORY_PARTS
 from tests.unit import moving_svg
 from tests.unit.test_viz_module_01 import shown
 

@@ -13,10 +13,10 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course_lib import viz
 from course_lib.models.mlp import MLP
-from course_lib.parallel.buckets import fill
+from course_lib.parallel.data.buckets import fill
 from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
 from course_lib.units import MiB
-from course_lib.viz import style
+from course_lib.viz.ink import style
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 REFERENCE = [3.5 * math.exp(-i / 30) + 1.2 for i in range(80)]

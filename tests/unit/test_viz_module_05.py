@@ -13,7 +13,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from course_lib.costs import chain_partition
 from course_lib.viz import plot_heads, plot_ladder, plot_late_sum, plot_loss_curves, plot_loss_differences, plot_pair
-from course_lib.viz.style import IDLE, PANEL, RUN_HUES, rank_hue
+from course_lib.viz.ink.style import IDLE, PANEL, RUN_HUES, rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 RUNGS = {"output": 6e-16, "gradients": 0.0, "gradient norm": 2e-13, "AdamW": 1e-11}

@@ -15,10 +15,10 @@ from course_lib.config import ModelConfig
 from course_lib.costs import state_bytes
 from course_lib.costs.model.conventions import find_convention
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.wrapping import by_block, by_block_group, by_name, size_based
+from course_lib.parallel.sharding.wrapping import by_block, by_block_group, by_name, size_based
 from course_lib.viz import plot_kept, plot_memory_strips, plot_states, plot_units, plot_wrapping, zero_explorer
-from course_lib.viz.memory_parts import MEMORY_PARTS as PARTS
-from course_lib.viz.style import FAINT, PAPER, SOFT, rank_hue
+from course_lib.viz.ink.style import FAINT, PAPER, SOFT, rank_hue
+from course_lib.viz.memory.parts import MEMORY_PARTS as PARTS
 from tests.unit import moving_svg
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 

@@ -12,8 +12,9 @@ from course_lib.hardware import load_cluster
 from course_lib.planner import Job, Reliability, Space, daly_interval_s, goodput, policy_name, ranked, search
 from course_lib.sim import CAUSES
 from course_lib.units import GiB
-from course_lib.viz import plot_goodput, plot_policy_front, plot_step_causes, style
-from course_lib.viz.cause_hues import CAUSE_GROUPS
+from course_lib.viz import plot_goodput, plot_policy_front, plot_step_causes
+from course_lib.viz.ink import style
+from course_lib.viz.ink.cause_hues import CAUSE_GROUPS
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 RUN = Reliability(mtbf_s=11_000.0, checkpoint_s=3.0, restart_s=600.0)

@@ -8,9 +8,9 @@ from base64 import b64decode
 import pytest
 
 from course_lib import viz
-from course_lib.viz import sheet
-from course_lib.viz.canvas import WIDE, WIDTH, Canvas, text_width
-from course_lib.viz.dark import with_dark_variant
+from course_lib.viz.ink import sheet
+from course_lib.viz.ink.canvas import WIDE, WIDTH, Canvas, text_width
+from course_lib.viz.ink.dark import with_dark_variant
 from tests.unit.moving_svg import Film
 from tests.unit.test_viz_moving_ladder import FALLS
 from tests.unit.test_viz_moving_overlap import LAYERS, STEP

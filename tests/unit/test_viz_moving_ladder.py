@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from course_lib import viz
-from course_lib.viz import style
+from course_lib.viz.ink import style
 from tests.unit.moving_svg import Film
 
 RUNGS = ("output", "gradients", "gradient norm", "parameters", "loss curve", "AdamW", "save and load")

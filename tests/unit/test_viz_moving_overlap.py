@@ -8,7 +8,7 @@ from course_lib import viz
 from course_lib.costs.comm.ddp import ddp_time
 from course_lib.hardware import ETHERNET
 from course_lib.units import MiB
-from course_lib.viz import style
+from course_lib.viz.ink import style
 from tests.unit.moving_svg import Film
 
 LAYERS = [[512 * 512, 512]] * 6

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from course_lib import viz
-from course_lib.viz import style
-from course_lib.viz.ring_steps import ring_steps
+from course_lib.viz.ink import style
+from course_lib.viz.wires.ring_steps import ring_steps
 from tests.unit.moving_svg import Film, boxes
 
 SIZES = range(2, 9)

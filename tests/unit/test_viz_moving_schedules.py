@@ -18,8 +18,8 @@ from course_lib.schedules import (
     make_schedule,
     time_schedule,
 )
-from course_lib.viz import style
-from course_lib.viz.schedule_lanes import shade
+from course_lib.viz.ink import style
+from course_lib.viz.schedules.lanes import shade
 from tests.unit.moving_svg import Film, boxes, steps_of
 
 SIZES = range(2, 9)

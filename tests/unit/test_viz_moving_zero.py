@@ -8,7 +8,7 @@ from course_lib import viz
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.states import state_bytes
 from course_lib.hardware import load_device
-from course_lib.viz.memory_parts import MEMORY_PARTS
+from course_lib.viz.memory.parts import MEMORY_PARTS
 from tests.unit.moving_svg import Film, boxes
 
 HUES = {MEMORY_PARTS[part][1]: part for part in ("weights", "gradients", "optimizer")}

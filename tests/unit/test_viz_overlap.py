@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from course_lib import viz
 from course_lib.comm.ledger import Event, Ledger
-from course_lib.viz import style
+from course_lib.viz.ink import style
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 from tests.unit.viz_ledgers import ring_ledger
 

@@ -20,9 +20,9 @@ from course_lib import viz
 from course_lib.costs import SweepPoint, comm_time
 from course_lib.costs.comm.fit import fit_alpha_beta
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
-from course_lib.viz.holdings import OPERATIONS
-from course_lib.viz.image import as_image
-from course_lib.viz.style import CARD, MARGIN, PAGE_WIDTH, SHOWN_WIDTH
+from course_lib.viz.ink.image import as_image
+from course_lib.viz.ink.style import CARD, MARGIN, PAGE_WIDTH, SHOWN_WIDTH
+from course_lib.viz.wires.holdings import OPERATIONS
 from tests.unit.viz_ledgers import one_message, ring_ledger
 from tools.paths import ROOT
 

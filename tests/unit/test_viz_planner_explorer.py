@@ -15,11 +15,11 @@ from course_lib.hardware import load_cluster
 from course_lib.planner import Job, Space, policy_name, ranked, search
 from course_lib.schedules import idle_s
 from course_lib.sim.exact import exact_step
-from course_lib.viz import style
-from course_lib.viz.axis import Axis
-from course_lib.viz.cause_hues import CAUSE_HUES
-from course_lib.viz.step_lanes import column_edges, column_shares, shown_ranks
-from course_lib.viz.step_timeline import timeline_axis
+from course_lib.viz.ink import style
+from course_lib.viz.ink.axis import Axis
+from course_lib.viz.ink.cause_hues import CAUSE_HUES
+from course_lib.viz.planning.step_lanes import column_edges, column_shares, shown_ranks
+from course_lib.viz.planning.step_timeline import timeline_axis
 from tests.unit.moving_svg import Film, boxes, drawn_texts, flaws
 
 NODES = replace(load_cluster("dgx_h100"), n_nodes=4)

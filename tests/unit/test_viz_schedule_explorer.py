@@ -12,7 +12,7 @@ import pytest
 from course_lib import viz
 from course_lib.costs.comm.pipeline import pipeline_bubble_s
 from course_lib.schedules import SCHEDULES, Durations, bubble_s, make_schedule, time_schedule
-from course_lib.viz import style
+from course_lib.viz.ink import style
 from tests.unit.moving_svg import Film, boxes, drawn_texts, flaws
 from tools.paths import ROOT
 

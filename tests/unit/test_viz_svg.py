@@ -12,7 +12,7 @@ import pytest
 
 from course_lib import viz
 from course_lib.schedules import make_schedule
-from course_lib.viz import sheet, svg
+from course_lib.viz.ink import sheet, svg
 
 FIGURES = {
     "ranks": lambda: viz.plot_ranks(4),

@@ -21,7 +21,7 @@ from course_lib.checks.kit.spec import FP32, Level
 from course_lib.checks.kit.step import Words, causes_of_averages, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.ddp import fill_buckets
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.training.batches import Batch
 from course_lib.units import MiB
 from course_lib.verify import ratios

@@ -19,7 +19,7 @@ from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Scene
 from course_lib.checks.kit.spec import FP32, Level
 from course_lib.checks.kit.step import ALL_ZEROS, Words, step_exercise
-from course_lib.parallel.stages import cut
+from course_lib.parallel.pipelines.stages import cut
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from course_lib.checks.kit.step import ALL_ZEROS, Words, step_exercise
 from course_lib.checks.module_04.halves import build, passes_once
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import received_before
-from course_lib.parallel.stages import cut
+from course_lib.parallel.pipelines.stages import cut
 from course_lib.training.batches import Batch
 
 WIDTH = 4

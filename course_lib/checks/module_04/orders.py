@@ -22,7 +22,7 @@ from course_lib.checks.module_04 import lists
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.costs.comm.pipeline import pipeline_in_flight
-from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.table.mesh import make_mesh
 from course_lib.schedules.messages import add_messages
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch

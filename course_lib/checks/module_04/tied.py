@@ -22,7 +22,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
 from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.models.decoder import Decoder
-from course_lib.parallel.stages import cut
+from course_lib.parallel.pipelines.stages import cut
 
 SMALL = ModelConfig(
     name="small Llama", hidden_size=8, n_layers=2, n_heads=2, n_kv_heads=1, ffn_size=12, vocab_size=20, tied=True

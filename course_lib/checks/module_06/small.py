@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib.config import TrainConfig
-from course_lib.parallel.local import Local
-from course_lib.parallel.mesh import groups_within, make_mesh
-from course_lib.parallel.replicate import broadcast_state
-from course_lib.parallel.units import weights_of_units
-from course_lib.parallel.wrapping import size_based
+from course_lib.parallel.data.replicate import broadcast_state
+from course_lib.parallel.sharding.units import weights_of_units
+from course_lib.parallel.sharding.wrapping import size_based
+from course_lib.parallel.table.local import Local
+from course_lib.parallel.table.mesh import groups_within, make_mesh
 from course_lib.training.batches import Batch
 from course_lib.training.setup import Setup
 from course_lib.training.sharding import AXIS, write_rows

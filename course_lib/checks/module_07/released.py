@@ -24,7 +24,7 @@ from course_lib.checks.kit.scene import in_dtype, number_or_type
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
-from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.step import count_targets, micro_batches, summed_loss
 from course_lib.training.trainer import Trainer, make_optimizer, share

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise
 from course_lib.checks.kit.spec import BF16
-from course_lib.checks.module_08.traffic import ring_share
+from course_lib.checks.module_08.three_axes import ring_share
 from course_lib.config import load_model
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.hardware import INFINIBAND, NVLINK, load_device

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup, ReduceOp
 
 from course_lib import comm
-from course_lib.parallel import replicate
-from course_lib.parallel.buckets import Bucket
-from course_lib.parallel.ddp import DistributedDataParallel
-from course_lib.parallel.plan import Plan
+from course_lib.parallel.data import replicate
+from course_lib.parallel.data.buckets import Bucket
+from course_lib.parallel.data.ddp import DistributedDataParallel
+from course_lib.parallel.data.options import Plan
 from course_lib.training import sampler, trainer
 from course_lib.training.batches import Batch
 from course_lib.training.setup import Setup

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib import comm
-from course_lib.parallel import replicate
-from course_lib.parallel.layout import first_names
+from course_lib.parallel.data import replicate
+from course_lib.parallel.table.layout import first_names
 from course_lib.schedules import BackwardWeight, Schedule
 from course_lib.training.pipeline_engine import PipelineEngine
 from course_lib.training.setup import Setup

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.parallel.ddp import DistributedDataParallel
-from course_lib.parallel.reducer import Hook
+from course_lib.parallel.data.ddp import DistributedDataParallel
+from course_lib.parallel.data.reducer import Hook
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 from course_lib.training.engine import Loss

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import torch
 
-from course_lib.parallel.flat_row import FlatRow
+from course_lib.parallel.sharding.flat_row import FlatRow
 from course_lib.training.setup import Setup
 from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
 from course_lib.verify.museum.seams import own_norm

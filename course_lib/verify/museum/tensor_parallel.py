@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib import comm
-from course_lib.parallel.tensor import AXIS
-from course_lib.parallel.tensor_layers import RowParallelLinear
+from course_lib.parallel.tensors.cutting import AXIS
+from course_lib.parallel.tensors.layers import RowParallelLinear
 from course_lib.training.setup import Setup
 from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
 from course_lib.verify.museum.seams import after_backward, own_norm

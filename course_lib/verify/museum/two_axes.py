@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from course_lib import comm
-from course_lib.parallel.tensor import AXIS as TENSOR_AXIS
+from course_lib.parallel.tensors.cutting import AXIS as TENSOR_AXIS
 from course_lib.training.batches import Batch
 from course_lib.training.setup import Setup
 from course_lib.training.sharding import AXIS as DATA_AXIS

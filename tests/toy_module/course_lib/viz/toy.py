@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from course_lib.costs.comm.toy import toy_bytes
 
-from course_lib.viz import sheet
-from course_lib.viz.picture import Picture
+from course_lib.viz.ink import sheet
+from course_lib.viz.ink.picture import Picture
 
 
 @sheet.course_style()

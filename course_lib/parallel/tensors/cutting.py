@@ -1,0 +1,181 @@
+"""Tensor parallelism from outside: a plan's modules are replaced by parts of them, and the layout says which.
+
+The model itself knows nothing of ranks: how many heads a layer works on follows from the widths of its maps.
+Source: Shoeybi et al. 2019, Megatron-LM, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import ProcessGroup
+
+from course_lib.comm.call import resolve
+from course_lib.parallel.data.replicate import broadcast_state
+from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.table.placement import At, Shard
+from course_lib.parallel.tensors.block import is_rms_norm
+from course_lib.parallel.tensors.conjugate import Operators
+from course_lib.parallel.tensors.dropout import spread_dropout
+from course_lib.parallel.tensors.faults import another_kind, heads_apart, hooked, hooks_of, tied_apart
+from course_lib.parallel.tensors.layers import (
+    ColumnParallelLinear,
+    Entrance,
+    ParallelRMSNorm,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
+from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.region import Region
+from course_lib.parallel.tensors.styles import Plan, Style, copies_of, fitting_ranks, head_size_of, styles_of
+
+AXIS = "tp"
+M = TypeVar("M", bound=nn.Module)
+
+
+def tensor_parallel(model: nn.Module, *, group: ProcessGroup | None = None, plan: Plan | None = None) -> Layout:
+    """Cut a model for this rank of a group, without a trainer, to evaluate it or to generate text; say what lies where.
+
+    The weights are those of the group's first rank. Logits are put together, so that all ranks choose the same token.
+
+    Cost: a broadcast of the weights; then in each forward an all-reduce for the embedding and each block, and an
+        all-gather of the logits.
+    Raises: ValueError, the same on all ranks, for a plan that does not fit the model.
+    """
+    group = resolve(group, "tensor_parallel")
+    styles = styles_of(model, plan_for(model) if plan is None else plan)
+    layout = Layout(model, {AXIS: group.size()})
+    broadcast_state(model, group, dist.get_process_group_ranks(group)[0])
+    region = Region(operators=Operators(group=group))
+    whole: dict[str, Style] = {name: "column, gathered" if s == "logits" else s for name, s in styles.items()}
+    TensorParallel(model, layout, {AXIS: group.rank()}, region).cut(whole)
+    spread_dropout(model, styles, region)
+    return layout
+
+
+class TensorParallel:
+    """Cuts a model's modules for the rank at `at`, and writes into the layout what lies where."""
+
+    def __init__(self, model: nn.Module, layout: Layout, at: At, region: Region) -> None:
+        self.model, self.layout, self.at, self.region = model, layout, at, region
+        self.size, self.rank = layout.sizes[AXIS], at[AXIS]
+        self.words: range | None = None  # those whose logits this rank has, if they are cut
+        self.vocab_size = 0  # of all ranks then
+        self._entrances: dict[tuple[str, int, bool], Entrance] = {}
+
+    def cut(self, styles: dict[str, Style]) -> None:
+        """Replace the modules.
+
+        Raises: ValueError for a module that the style does not fit or that has hooks, heads that do not divide, and a
+            tied weight that would be cut in two ways.
+        """
+        for name, style in styles.items():
+            module = self.model.get_submodule(name)
+            part = self._part(name, module, style)
+            if part is not module:
+                if hooks := hooks_of(module):
+                    raise hooked(name, hooks).error
+                parent, _, own = name.rpartition(".")
+                setattr(self.model.get_submodule(parent), own, part)
+        self._check_ties(styles)
+        for module in self.model.modules():
+            self._count_heads(module)
+
+    def _part(self, name: str, module: nn.Module, style: Style) -> nn.Module:
+        if style == "shared":
+            for kind, _ in module.named_parameters():
+                self._write_partial(f"{name}.{kind}")
+            return module
+        if style == "full norm":
+            if not is_rms_norm(module):
+                raise another_kind(name, module, "RMSNorm", style).error
+            source = self.layout.places[f"{name.removesuffix('norm')}proj.weight"].shard[AXIS]
+            width = module.get_parameter("weight").numel()
+            self._keep(name, module, {"weight": Shard(0, source.copies)})
+            return ParallelRMSNorm(module, self.region, width=width, copies=source.copies)
+        if style == "vocabulary":
+            module = _expect(name, module, nn.Embedding, style)
+            rows = Shard(0).span(module.num_embeddings, self.rank, self.size)
+            self._keep(name, module, {"weight": Shard(0)})
+            return VocabParallelEmbedding(module, self.region, rows)
+        linear = _expect(name, module, nn.Linear, style)
+        if style == "row":
+            self._keep(name, linear, {"weight": Shard(1)})
+            return RowParallelLinear(linear, self.region)
+        return self._column(name, linear, style)
+
+    def _column(self, name: str, linear: nn.Linear, style: Style) -> ColumnParallelLinear:
+        shard = Shard(0, self._copies(name, linear))
+        if style == "logits":
+            self.words = range(*shard.span(linear.out_features, self.rank, self.size))
+            self.vocab_size = linear.out_features
+        self._keep(name, linear, {"weight": shard, "bias": shard})
+        key = name.rpartition(".")[0], linear.in_features, linear.bias is not None
+        entrance = self._entrances.setdefault(key, Entrance(self.region))
+        gathered = linear.out_features if style == "column, gathered" else 0
+        return ColumnParallelLinear(linear, entrance, gathered=gathered)
+
+    def _keep(self, name: str, module: nn.Module, shards: dict[str, Shard]) -> None:
+        """Cut a module's parameters and write it down; each stays the same object, which a tied module has too."""
+        for kind, parameter in module.named_parameters():
+            if kind not in shards:
+                continue
+            full, shard = self.layout.first_name[f"{name}.{kind}"], shards[kind]
+            cut = self.layout.places[full].shard
+            if AXIS in cut:
+                if cut[AXIS] != shard:
+                    owner = full.rpartition(".")[0]
+                    raise tied_apart(owner, {owner: cut[AXIS], name: shard}).error
+                continue
+            self.layout.write(full, shard={**cut, AXIS: shard})
+            if shard.copies > 1:
+                self._write_partial(full)
+            first, last = shard.span(parameter.shape[shard.dim], self.rank, self.size)
+            parameter.data = parameter.data.narrow(shard.dim, first, last - first).clone()
+
+    def _write_partial(self, name: str) -> None:
+        full = self.layout.first_name[name]
+        self.layout.write(full, partial=self.layout.places[full].partial | {AXIS})
+
+    def _copies(self, name: str, linear: nn.Linear) -> int:
+        """On how many neighbouring ranks a head of keys or values lies, if there are fewer heads than ranks.
+
+        Raises: ValueError if heads would be cut, or queries copied.
+        """
+        parent = self.model.get_submodule(name.rpartition(".")[0])
+        head_size = head_size_of(parent)
+        if head_size is None:
+            return 1
+        heads = linear.out_features // head_size
+        if copies := copies_of(heads, self.size, name):
+            return copies
+        raise heads_apart(name, heads, self.size, fitting_ranks(heads, self.size, name)).error
+
+    def _count_heads(self, module: nn.Module) -> None:
+        """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""
+        q, k = getattr(module, "q_proj", None), getattr(module, "k_proj", None)
+        if hasattr(module, "num_key_value_groups") and isinstance(k, ColumnParallelLinear):
+            module.num_key_value_groups = len(q.weight) // len(k.weight)  # type: ignore[union-attr, assignment]
+
+    def _check_ties(self, styles: dict[str, Style]) -> None:
+        for name, full in self.layout.first_name.items():
+            if (shard := self.layout.places[full].shard.get(AXIS)) and name.rpartition(".")[0] not in styles:
+                tied = [other.rpartition(".")[0] for other, first in self.layout.first_name.items() if first == full]
+                raise tied_apart(tied[0], {one: shard if one in styles else None for one in tied}).error
+
+
+def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -> None:
+    """Say in the layout what `TensorParallel.cut` would; no ranks are needed. What is left of `skeleton` has no use.
+
+    Raises: ValueError as `cut` does.
+    """
+    nobody = Operators(group=cast(ProcessGroup, None))  # no layer of the skeleton is called
+    TensorParallel(skeleton, layout, dict.fromkeys(layout.sizes, 0), Region(operators=nobody)).cut(styles)
+
+
+def _expect(name: str, module: nn.Module, kind: type[M], style: Style) -> M:
+    if type(module) is kind:  # one that inherits from it may compute something else
+        return module
+    raise another_kind(name, module, kind.__name__, style).error

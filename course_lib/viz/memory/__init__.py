@@ -1,0 +1,1 @@
+"""Figures of memory: what fills a GPU, who holds which piece, and what is gathered when."""

@@ -1,0 +1,1 @@
+"""Figures of models and numbers: layers, heads, bits, gradients, rounding."""

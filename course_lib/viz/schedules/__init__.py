@@ -1,0 +1,1 @@
+"""Figures of pipeline schedules in time."""

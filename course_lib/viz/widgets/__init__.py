@@ -1,0 +1,1 @@
+"""What a reader moves: fields, explorers and figures in steps."""

@@ -1,0 +1,1 @@
+"""Figures of messages: rings, chunks, buckets, wires and who waits for whom."""
