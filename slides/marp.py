@@ -11,7 +11,7 @@ from pathlib import Path
 from tools import outside
 from tools.paths import ROOT
 
-FONTS = ROOT / "course_lib" / "viz" / "fonts"
+FONTS = ROOT / "course_lib" / "viz" / "ink" / "fonts"
 CHROMIUM_FLAGS = (
     "--no-sandbox",
     "--disable-gpu",

@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._device import DeviceContext, _device_constructors
 
 _DRAWN = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
-_DRAWN_IN_PLACE = {
-    getattr(Tensor, f"{name}_") for name in ("normal", "uniform", "random", "bernoulli", "exponential", "log_normal")
-} | {nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_, nn.init.kaiming_uniform_, nn.init.kaiming_normal_}
+_DRAWN_IN_PLACE = {  # by name: other libraries hand on functions of their own under the names of torch.nn.init
+    *(f"{name}_" for name in ("normal", "uniform", "random", "bernoulli", "exponential", "log_normal")),
+    *(f"{name}_" for name in ("trunc_normal", "kaiming_uniform", "kaiming_normal", "xavier_uniform", "xavier_normal")),
+}
 
 
 class Home(DeviceContext):
@@ -40,7 +42,7 @@ class Home(DeviceContext):
             return func(*args, **given)
         if func in _DRAWN and given.get("device") is None and given.get("out") is None and _of_cpu(given):
             return self._drawn(func, args, given)
-        if func in _DRAWN_IN_PLACE and _of_cpu(given):
+        if getattr(func, "__name__", "") in _DRAWN_IN_PLACE and _of_cpu(given):
             x = args[0] if args else given.pop("tensor")  # as torch.nn.init hands it on
             return _drawn_in_place(func, x, args[1:], given) if x.is_cuda else func(x, *args[1:], **given)
         return super().__torch_function__(func, types, args, given)
@@ -55,8 +57,10 @@ class Home(DeviceContext):
 
 
 def _drawn_in_place(func: Callable[..., Tensor], x: Tensor, args: tuple[Any, ...], given: dict[str, Any]) -> Tensor:
-    drawn = func(torch.empty_like(x, device="cpu", requires_grad=False), *args, **given)
-    with torch.no_grad() if getattr(func, "__module__", "") == nn.init.__name__ else nullcontext():
+    there = x.detach().to("cpu")
+    vars(there).update(vars(x))  # transformers draws nothing into what says that it has been read from a file
+    drawn = func(there, *args, **given)
+    with torch.no_grad() if isinstance(func, FunctionType) else nullcontext():  # of torch.nn.init, or in its place
         return x.copy_(drawn)
 
 

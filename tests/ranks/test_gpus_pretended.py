@@ -131,3 +131,24 @@ def mistakes_are_refused():
     assert (here * torch.tensor(2.0, device="cpu")).device.type == "cuda"  # a single number may come from the CPU
     assert here[torch.tensor([0], device="cpu")].device.type == "cuda"  # and so may places
     assert here.cpu().device == torch.device("cpu") and here.to("cuda") is here
+
+
+def weights_of_a_llama(folder):
+    """Of one that is drawn here, and of one that is read."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
+    drawn = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=16, pad_token_id=None))
+    if not os.path.isdir(folder):
+        drawn.save_pretrained(folder)
+    read = transformers.LlamaForCausalLM.from_pretrained(folder)
+    return [x.detach().cpu() for model in (drawn, read) for x in model.parameters()]
+
+
+def test_a_model_of_transformers_is_the_same_on_a_gpu(machine, tmp_path):
+    """transformers puts functions of its own in the place of `torch.nn.init`'s while it makes a model."""
+    here = weights_of_a_llama(tmp_path / "llama")
+    machine(2)
+    for there in run_ranks(weights_of_a_llama, 2, tmp_path / "llama", device="cuda"):
+        assert len(there) == len(here) and all(map(torch.equal, here, there))

@@ -254,7 +254,7 @@ def placed(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`torch.tensor` and its like, which PyTorch fills in main memory first, past everything that can be watched."""
 
     def made(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **options: Any) -> Tensor:
-        device = torch.get_default_device() if device is None and not isinstance(data, Tensor) else device
+        device = torch.empty(0).device if device is None and not isinstance(data, Tensor) else device
         options.pop("pin_memory", None)
         if isinstance(data, GpuTensor) and (device is None or on_gpu(device)):
             return data.to(**options)

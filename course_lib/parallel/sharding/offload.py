@@ -73,7 +73,8 @@ class StatesOnDisk(Optimizer):
         """Which states the optimizer keeps for each number: a parameter of two numbers is tried."""
         if not group["params"]:
             return []
-        probe = nn.Parameter(torch.zeros(2, dtype=group["params"][0].dtype))
+        first = group["params"][0]
+        probe = nn.Parameter(torch.zeros(2, dtype=first.dtype, device=first.device))
         probe.grad = torch.zeros_like(probe)
         with self._only(group, probe):
             self.inner.step()
