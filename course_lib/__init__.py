@@ -1,8 +1,19 @@
-"""Companion package of the course; `%load_ext course_lib` adds the `%%ranks` cell magic."""
+"""Companion package of the course; `%load_ext course_lib` adds the `%%ranks` cell magic.
+
+What nearly every page uses is found here: `from course_lib import comm, costs, predict, run_ranks, viz`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from course_lib.door import listed_names
+
+if TYPE_CHECKING:
+    from course_lib.checks.predict import predict, score
+    from course_lib.ranks import ledger, run_ranks
+else:
+    __getattr__, __dir__ = listed_names(__name__)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -14,16 +14,18 @@ _Door = tuple[Callable[[str], Any], Callable[[], list[str]]]  # a package's __ge
 _Homes = dict[str, str]  # by name, the module that defines it
 
 
-def all_names(package: str, pattern: str) -> _Door:
+def all_names(package: str, pattern: str, beside: Sequence[str] = ()) -> _Door:
     """A door to every public name of the files that match `pattern`; public is what begins without an underscore.
 
+    What the packages `beside` offer is found here too: whoever asks a price names a model and a device first.
     mypy knows none of these names' types: inside `course_lib`, import a name from the file that defines it.
     """
 
     def homes(folder: Path) -> _Homes:
         files = sorted(file for file in folder.glob(pattern) if file.stem != "__init__")
         modules = {file: _module(package, folder, file) for file in files}
-        return {name: module for file, module in modules.items() for name in public_names(file)}
+        own = {name: module for file, module in modules.items() for name in public_names(file)}
+        return {name: other for other in beside for name in _offered(folder.parent / other.rpartition(".")[2])} | own
 
     return _door(package, homes)
 
@@ -48,6 +50,16 @@ def listed_names(package: str) -> _Door:
         return {alias.name: str(node.module) for node in imports for alias in node.names}
 
     return _door(package, homes)
+
+
+def _offered(package: Path) -> Iterator[str]:
+    """What a package's `__init__` imports, to pass it on; or what a single file defines."""
+    if not package.is_dir():
+        yield from public_names(package.with_suffix(".py"))
+        return
+    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            yield from (alias.name for alias in node.names)
 
 
 def _module(package: str, folder: Path, file: Path) -> str:

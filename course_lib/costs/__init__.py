@@ -6,10 +6,14 @@
     comm        what ranks send to each other, and how long that takes       -> model
     published   formulas and runs as they were published, and their gaps     -> model
     sweep       one GPU under all techniques together; every legal way       -> model, comm, published
+
+The models, devices, links and units that the formulas are asked with are found here as well.
 """
 
 from __future__ import annotations
 
 from course_lib.door import all_names
 
-__getattr__, __dir__ = all_names(__name__, "*/*.py")
+__getattr__, __dir__ = all_names(
+    __name__, "*/*.py", beside=("course_lib.config", "course_lib.hardware", "course_lib.units")
+)

@@ -11,10 +11,8 @@
 import torch
 import torch.distributed as dist
 
-from course_lib import viz
-from course_lib.checks import predict, score
+from course_lib import ledger, predict, run_ranks, score, viz
 from course_lib.comm import naive
-from course_lib.ranks import ledger, run_ranks
 
 
 def train_tiny(divide_by, optimizer_class=torch.optim.Adam, lr=0.1):

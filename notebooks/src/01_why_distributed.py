@@ -8,21 +8,14 @@
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
-import copy
-from dataclasses import replace
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import comm, costs, viz
-from course_lib.checks import predict, score
-from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, load_model
-from course_lib.hardware import load_device
-from course_lib.models.decoder import Decoder
-from course_lib.ranks import run_ranks
-from course_lib.units import GB
-from course_lib.gauges.allocated import recompute_layers, saved_bytes
+from course_lib import comm, costs, predict, run_ranks, score, viz
+from course_lib.costs import GB, LLAMA_3_1_8B, ModelConfig, ParallelConfig, load_device, load_model
+from course_lib.gauges import recompute_layers, saved_bytes
+from course_lib.training import Decoder
 
 # %%
 LLAMA, H100 = load_model("llama3_1_70b"), load_device("h100_sxm_80")
@@ -384,6 +377,8 @@ predict(
 # Now put states and activations of the 70B together, on 64 GPUs under ZeRO-3. Each GPU reads a text of its own. It keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB --> of states, and the text's activations, or only the layers' inputs if it recomputes. **Before you run the next cell**, say how many GB recomputing needs at least.
 
 # %%
+from dataclasses import replace
+
 sixty_four = ParallelConfig(dp=64, zero_stage=3)
 text = costs.Work(sequence=4096, microbatch=1)
 rows = {
@@ -655,6 +650,8 @@ for name, nbytes in found.items():
 # What does recomputation really leave? And are printed formulas right? The first cell lets the small decoder recompute its layers. The second holds the best-known formulas, those of Korthikanti, against our count of one layer in bf16. In them s is the text's length, b the batch, h our H and a the number of heads. The first keeps everything, *selective* recomputes attention's scores, and *full* the whole layer.
 
 # %%
+import copy
+
 again = copy.deepcopy(model)
 recompute_layers(again)
 inputs = sum(kept.nbytes for kept in costs.checkpointed_activations(small, **shape))

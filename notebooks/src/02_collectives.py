@@ -10,23 +10,23 @@
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
-import subprocess
-import sys
-from functools import partial
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import comm, viz
-from course_lib.checks import predict, score
+from course_lib import comm, ledger, predict, run_ranks, score, viz
 from course_lib.comm import ring as ring_code
-from course_lib.config import LLAMA_3_1_8B
-from course_lib.costs import SweepPoint, comm_time, crossing_bytes, fit_alpha_beta, layer_parameters
-from course_lib.hardware import INFINIBAND, NVLINK
-from course_lib.ranks import ledger, run_ranks
-from course_lib.units import MiB
+from course_lib.costs import (
+    INFINIBAND,
+    LLAMA_3_1_8B,
+    NVLINK,
+    MiB,
+    SweepPoint,
+    comm_time,
+    crossing_bytes,
+    fit_alpha_beta,
+    layer_parameters,
+)
 
 
 # %%
@@ -360,6 +360,8 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 # From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course. Read as far as the first sum; the other blocks can wait until you need one.
 
 # %%
+from pathlib import Path
+
 display(viz.show_source(Path("scripts/02_collectives.py")))
 
 # %% [markdown]
@@ -368,6 +370,9 @@ display(viz.show_source(Path("scripts/02_collectives.py")))
 # The next cell starts the script, as `torchrun --nproc-per-node 4 scripts/02_collectives.py` does in a terminal. Then our ring adds up the same numbers.
 
 # %%
+import subprocess
+import sys
+
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
 run = subprocess.run([*torchrun, "scripts/02_collectives.py"], capture_output=True, text=True, check=True)
 print("the script says:", run.stdout.strip())
@@ -626,6 +631,8 @@ inside = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
 print(equal, "the sum of my node:", comm.all_reduce(x, group=inside)[-1].item())
 
 # %%
+from functools import partial
+
 for algorithm in comm.ALGORITHMS["all_reduce"]:
     held = [
         x.tolist()

@@ -6,37 +6,30 @@
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
-import os
-import subprocess
-import sys
-import tempfile
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import comm, costs, viz
-from course_lib.checks import predict, score
-from course_lib.config import ModelConfig, load_model
-from course_lib.costs.comm.ddp import ddp_step, ddp_time
-from course_lib.hardware import ETHERNET, INFINIBAND, load_device
-from course_lib.models.decoder import Decoder
-from course_lib.models.mlp import MLP
-from course_lib.parallel.data.buckets import fill, trained
-from course_lib.parallel.data.ddp import DistributedDataParallel
-from course_lib.parallel.table.mesh import make_mesh
-from course_lib.ranks import ledger, run_ranks
-from course_lib.training.batches import Batches
-from course_lib.training.pace import pace
-from course_lib.training.sampler import DistributedSampler
-from course_lib.training.techniques import replicate
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-from course_lib.training.trainer import Trainer
-from course_lib.units import MiB
+from course_lib import comm, costs, ledger, predict, run_ranks, score, viz
+from course_lib.costs import ETHERNET, INFINIBAND, MiB, ddp_step, ddp_time, load_device
+from course_lib.parallel import DistributedDataParallel, fill, trained
+from course_lib.training import (
+    MLP,
+    Batches,
+    Decoder,
+    DistributedSampler,
+    ModelConfig,
+    Trainer,
+    load_model,
+    load_text,
+    load_tokens,
+    make_mesh,
+    pace,
+    replicate,
+)
 from course_lib.verify import NotEqual, assert_parallel_equals, museum
 
 # %% folded=true varies="36 steps of rounding differ between processors"
@@ -457,6 +450,12 @@ viz.plot_ladder(
 # The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
 
 # %%
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 script = Path("scripts/03_ddp.py").resolve()
 display(viz.show_source(script))
 with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as at_once:

@@ -10,28 +10,24 @@
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from textwrap import fill
 
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch import distributed as dist, nn
 from torch.nn.functional import cross_entropy
 
-from course_lib import comm, costs, viz
-from course_lib.checks import predict, score
-from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig
-from course_lib.costs import pipeline_step
-from course_lib.costs.model.conventions import find_convention
-from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
-from course_lib.hardware import ETHERNET, INFINIBAND, load_device
-from course_lib.models.decoder import Decoder
-from course_lib.models.mlp import MLP
-from course_lib.parallel.table.mesh import make_mesh
-from course_lib.ranks import ledger, run_ranks
+from course_lib import comm, costs, ledger, predict, run_ranks, score, viz
+from course_lib.costs import (
+    ETHERNET,
+    INFINIBAND,
+    GiB,
+    Work,
+    find_convention,
+    gpu_memory,
+    load_device,
+    pipeline_step,
+)
 from course_lib.schedules import (
     Durations,
     Forward,
@@ -42,12 +38,20 @@ from course_lib.schedules import (
     problems,
     time_schedule,
 )
-from course_lib.training.batches import Batches
-from course_lib.training.techniques import stages
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-from course_lib.training.trainer import Trainer
-from course_lib.units import GiB
+from course_lib.training import (
+    LLAMA_3_1_8B,
+    MLP,
+    Batches,
+    Decoder,
+    ModelConfig,
+    ParallelConfig,
+    TrainConfig,
+    Trainer,
+    load_text,
+    load_tokens,
+    make_mesh,
+    stages,
+)
 from course_lib.verify import NotEqual, assert_parallel_equals, museum
 
 # %%
@@ -502,6 +506,10 @@ viz.plot_schedule(
 # | the tied matrix | – | you take care of it, as in exercise 04.10 |
 
 # %%
+import subprocess
+import sys
+from pathlib import Path
+
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
 run = subprocess.run([*torchrun, "scripts/04_pipeline.py"], capture_output=True, text=True)
 print(

@@ -11,34 +11,41 @@
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 from dataclasses import replace
-from functools import partial
-from textwrap import fill
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import comm, costs, viz
-from course_lib.checks import predict, score
-from course_lib.comm import EmulatedClock
-from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig, load_model
-from course_lib.costs import chain_partition, tensor_step
-from course_lib.costs.model.conventions import find_convention
-from course_lib.costs.model.states import rank_parameters
-from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
-from course_lib.hardware import INFINIBAND, NVLINK, load_device
-from course_lib.models.decoder import Decoder
-from course_lib.models.mlp import MLP
-from course_lib.parallel.table.layout import coordinates, parameters_at
-from course_lib.parallel.table.mesh import make_mesh
-from course_lib.parallel.tensors.layers import RowParallelLinear
-from course_lib.ranks import ledger, run_ranks
-from course_lib.training.batches import Batches
-from course_lib.training.tensor_technique import tensor
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-from course_lib.training.trainer import Trainer
-from course_lib.units import GiB, KiB
+from course_lib import comm, costs, ledger, predict, run_ranks, score, viz
+from course_lib.costs import (
+    INFINIBAND,
+    NVLINK,
+    GiB,
+    KiB,
+    Work,
+    chain_partition,
+    find_convention,
+    gpu_memory,
+    load_device,
+    rank_parameters,
+    tensor_step,
+)
+from course_lib.parallel import RowParallelLinear, coordinates, parameters_at
+from course_lib.training import (
+    LLAMA_3_1_8B,
+    MLP,
+    Batches,
+    Decoder,
+    ModelConfig,
+    ParallelConfig,
+    TrainConfig,
+    Trainer,
+    load_model,
+    load_text,
+    load_tokens,
+    make_mesh,
+    tensor,
+)
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 
 # %%
@@ -451,7 +458,7 @@ blocks_s = [
 
 def one_layer_forward(link):
     p, activations = dist.get_world_size(), torch.ones(2048 * 4096 // 2)  # as many bytes as in bfloat16
-    with comm.emulated(EmulatedClock(inside=link, slowdown=500)):  # slept through, 500 times as slow
+    with comm.emulated(comm.EmulatedClock(inside=link, slowdown=500)):  # slept through, 500 times as slow
         for seconds in blocks_s:
             comm.compute(seconds / p)
             comm.all_reduce_(activations, async_op=True).wait()
@@ -531,6 +538,8 @@ subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %%
+from textwrap import fill
+
 falls = dict.fromkeys(makers)
 for run, make in makers.items():
     try:
@@ -678,6 +687,8 @@ print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goa
 # Backward needs the gathered activations again. `"keep"` holds on to them; `"regather"` gathers a second time.
 
 # %%
+from functools import partial
+
 for form in (None, "keep", "regather"):
     make = partial(llama_on_ranks, sequence_parallel=form)
     assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])

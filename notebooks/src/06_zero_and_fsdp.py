@@ -12,36 +12,51 @@
 # %load_ext course_lib
 from dataclasses import replace
 from functools import partial
-from textwrap import fill
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import comm, costs, viz
-from course_lib.checks import predict, score
-from course_lib.comm import EmulatedClock
-from course_lib.config import ModelConfig, TrainConfig, load_model
-from course_lib.costs import decoder_units, layer_parameters, sharding_rows, sharding_step, state_bytes
-from course_lib.costs.model.conventions import find_convention
-from course_lib.hardware import ETHERNET, INFINIBAND, load_device
-from course_lib.models.decoder import Decoder
-from course_lib.models.mlp import MLP
-from course_lib.parallel.sharding.flat_row import Sharing
-from course_lib.parallel.table.mesh import make_mesh
-from course_lib.parallel.sharding.offload import CPUOffloadPolicy, DiskOffloadPolicy, tier_bytes
-from course_lib.parallel.sharding.sharded import ShardedModel
-from course_lib.parallel.sharding.wrapping import by_block, by_block_and_size, by_block_group, size_based
-from course_lib.ranks import ledger, run_ranks
-from course_lib.training.batches import Batches
-from course_lib.training.pace import pace
-from course_lib.training.sharding import fully_shard, zero
-from course_lib.training.techniques import replicate
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-from course_lib.training.trainer import Trainer
+from course_lib import comm, costs, gauges, ledger, predict, run_ranks, score, viz
+from course_lib.costs import (
+    ETHERNET,
+    INFINIBAND,
+    decoder_units,
+    find_convention,
+    layer_parameters,
+    load_device,
+    sharding_rows,
+    sharding_step,
+    state_bytes,
+)
+from course_lib.parallel import (
+    CPUOffloadPolicy,
+    DiskOffloadPolicy,
+    ShardedModel,
+    Sharing,
+    by_block,
+    by_block_and_size,
+    by_block_group,
+    size_based,
+    tier_bytes,
+)
+from course_lib.training import (
+    MLP,
+    Batches,
+    Decoder,
+    ModelConfig,
+    TrainConfig,
+    Trainer,
+    fully_shard,
+    load_model,
+    load_text,
+    load_tokens,
+    make_mesh,
+    pace,
+    replicate,
+    zero,
+)
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
-from course_lib.gauges.track import track_step
 
 # %%
 PARAMETERS, GPUS = 7_500_000_000, 64
@@ -330,7 +345,7 @@ def timed_step(overlap):
     with comm.settings(ledger=False, guard=False):
         ShardedModel(model, everyone, overlap=overlap)
         model(torch.ones(1, 512)).sum().backward()  # the units learn who follows whom
-    clock = EmulatedClock(inside=ETHERNET, slowdown=100)
+    clock = comm.EmulatedClock(inside=ETHERNET, slowdown=100)
     with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
         model(torch.ones(1, 512)).sum().backward()
 
@@ -407,7 +422,7 @@ DEEP = replace(SMALL, n_layers=8)
 def in_memory(technique):
     trainer = llama_sharded(TrainConfig(optimizer="adamw"), technique=technique, config=DEEP)
     trainer.step(text.batch(0))  # in the first step Adam's states come into being
-    return track_step(trainer, text.batch(1))
+    return gauges.track_step(trainer, text.batch(1))
 
 
 techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": fully_shard(by_block)}
@@ -483,6 +498,8 @@ viz.plot_loss_curves(
 )
 
 # %%
+from textwrap import fill
+
 predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
 for run, make in makers.items():
     try:

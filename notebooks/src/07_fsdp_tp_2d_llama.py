@@ -10,36 +10,45 @@
 # %load_ext course_lib
 from dataclasses import replace
 from functools import partial
-from tempfile import TemporaryDirectory
 from textwrap import fill
 
 import torch
 import torch.distributed as dist
 
-from course_lib import costs, presets, viz
-from course_lib.checks import predict, score
-from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, load_model
-from course_lib.hardware import INFINIBAND, NVLINK, load_device
-from course_lib.models.decoder import Decoder
-from course_lib.models.mlp import MLP
-from course_lib.parallel.table.layout import coordinates
-from course_lib.parallel.table.mesh import make_mesh
-from course_lib.parallel.sharding.wrapping import by_block
-from course_lib.ranks import run_ranks
-from course_lib.schedules import make_schedule
-from course_lib.training.batches import Batches
-from course_lib.training.sharded_checkpoint import load_pieces, save_pieces
-from course_lib.training.sharding import fully_shard
-from course_lib.training.techniques import replicate, stages
-from course_lib.training.tensor_technique import tensor
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-from course_lib.training.trainer import Trainer
-from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, compare_logits, museum
-from course_lib.verify.held import held_parts
-from course_lib.gauges.track import track_step
-from course_lib.verify.outputs import compare_outputs
-from course_lib.verify.rounding import SOUND, compare_rounding
+from course_lib import costs, gauges, predict, presets, run_ranks, score, viz
+from course_lib.costs import INFINIBAND, NVLINK, load_device
+from course_lib.parallel import by_block, coordinates
+from course_lib.training import (
+    MLP,
+    Batches,
+    Decoder,
+    ModelConfig,
+    ParallelConfig,
+    TrainConfig,
+    Trainer,
+    fully_shard,
+    load_model,
+    load_pieces,
+    load_text,
+    load_tokens,
+    make_mesh,
+    make_schedule,
+    replicate,
+    save_pieces,
+    stages,
+    tensor,
+)
+from course_lib.verify import (
+    RUNGS,
+    SOUND,
+    NotEqual,
+    assert_parallel_equals,
+    compare_logits,
+    compare_outputs,
+    compare_rounding,
+    held_parts,
+    museum,
+)
 
 # %%
 LLAMA, V100, ZERO = load_model("llama3_1_8b"), load_device("v100_sxm_32"), costs.find_convention("zero")
@@ -416,7 +425,7 @@ def in_memory(dp, tp, texts):
     trainer = Trainer(Decoder(DEEP), ADAMW, mesh=make_mesh(dp=dp, tp=tp), apply=apply)
     some = replace(even, batch_size=texts)
     trainer.step(some.batch(0))
-    return track_step(trainer, some.batch(1))
+    return gauges.track_step(trainer, some.batch(1))
 
 
 steps = {}
@@ -449,6 +458,9 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 
 
 # %%
+from tempfile import TemporaryDirectory
+
+
 def save_on_a_mesh(folder):
     torch.manual_seed(0)
     trainer = llama_2d(ADAMW)

@@ -12,33 +12,30 @@
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
-from contextlib import chdir
 from dataclasses import replace
-from statistics import fmean
-from tempfile import TemporaryDirectory
 from textwrap import fill
 
 import numpy as np
 
-from course_lib import costs, planner, sim, viz
-from course_lib.checks import predict, score
-from course_lib.cli.plan import plan_command
-from course_lib.config import ModelConfig, TrainConfig, load_model
-from course_lib.hardware import load_cluster
-from course_lib.models.decoder import Decoder
-from course_lib.parallel.table.layout import coordinates
-from course_lib.parallel.table.mesh import make_mesh
+from course_lib import costs, planner, predict, run_ranks, score, sim, viz
+from course_lib.costs import GiB, load_cluster
+from course_lib.parallel import coordinates
 from course_lib.planner import Reliability, Space, search
-from course_lib.ranks import run_ranks
-from course_lib.schedules import make_schedule
-from course_lib.sim.fit import fit
-from course_lib.training.batches import Batches
-from course_lib.training.techniques import replicate, stages
-from course_lib.training.tensor_technique import tensor
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-from course_lib.training.trainer import Trainer
-from course_lib.units import GiB
+from course_lib.training import (
+    Batches,
+    Decoder,
+    ModelConfig,
+    TrainConfig,
+    Trainer,
+    load_model,
+    load_text,
+    load_tokens,
+    make_mesh,
+    make_schedule,
+    replicate,
+    stages,
+    tensor,
+)
 from course_lib.verify import assert_parallel_equals
 
 # %%
@@ -399,6 +396,8 @@ viz.plot_policy_front(found, named=named)
 # **Predict.** After how many minutes should this run write a checkpoint: about 0.3, 4 or 60?
 
 # %%
+from statistics import fmean
+
 checkpoint_s = 14 * costs.model_parameters(LLAMA) / planner.LLAMA_3_STORAGE_BYTES_PER_S
 mtbf_s, reported = planner.LLAMA_3_STOPS.mtbf_s, planner.LLAMA_3_STOPS.least_goodput
 quick = Reliability(mtbf_s=mtbf_s, checkpoint_s=checkpoint_s, restart_s=0)
@@ -462,6 +461,10 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 # All this is one command.
 
 # %% varies="how long the search took"
+from contextlib import chdir
+from course_lib.cli.plan import plan_command
+from tempfile import TemporaryDirectory
+
 # Look at the best three: are they three different answers? In a shell:
 # python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json
 with TemporaryDirectory() as folder, chdir(folder):
@@ -545,6 +548,8 @@ for test, words in {
     print(f"{medians[test]['rows']} clusters, {words}: off by {float(medians[test]['median']):.1%}")
 
 # %%
+from course_lib.sim.fit import fit
+
 strangers = [run for run in sim.published_runs() if "405B" not in run.model.name]
 values = fit(strangers, start=sim.load_constants().values)
 machine = sim.machine_of(JOB.cluster)

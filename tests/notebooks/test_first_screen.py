@@ -19,6 +19,7 @@ ANSWERED = re.compile(r"^Predict: (?P<question>.+)\n(?:.*\n)*?  the answer  (?P<
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 # What is said of a picture that stands above, or that no cell has drawn yet.
 OF_A_PICTURE = re.compile(r"\b[Tt]he (\w+ )?picture (below )?(shows|adds|has|holds|stands?)\b|\bHere are the losses\b")
+MOST_IMPORT_LINES = 10
 SETUP = re.compile(r"\bfolded cells? below\b.*\bfirst\b.*\brestart the kernel\b", re.DOTALL)
 
 
@@ -91,3 +92,10 @@ def test_the_rules_on_samples():
     assert not tells("It is 48.5 or 148", "48 bytes") and not tells("lesson 04", "4")
     assert tells("finds that only B is sound", "B") and not tells("In run A", "A")
     assert OF_A_PICTURE.search("The picture adds them") and not OF_A_PICTURE.search("Run the cell for the picture")
+
+
+def test_the_setup_cell_has_few_import_lines(cells):
+    """Each line is a door: whoever opens the cell sees where things come from."""
+    setup = next(cell.source for cell in cells if cell.cell_type == "code")
+    lines = [line for line in setup.splitlines() if re.match(r"(from|import) ", line)]
+    assert 3 <= len(lines) <= MOST_IMPORT_LINES

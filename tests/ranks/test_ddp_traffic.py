@@ -12,7 +12,7 @@ from course_lib.costs.comm.ddp import ddp_settling, ddp_step, ddp_time, ddp_wrap
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, Link
 from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.ranks import ledger, run_ranks
-from course_lib.training.pace import pace
+from course_lib.training.pacing import pace
 from course_lib.units import MiB
 
 TOY = Link(name="toy", alpha_s=20e-6, bandwidth_bytes_per_s=1e9, source="a test", date="2026-11")

@@ -25,7 +25,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import first_start_s, last_end_s, payloads
 from course_lib.costs.comm.ddp import DdpTime, ddp_time
 from course_lib.hardware import ETHERNET
-from course_lib.training.pace import pace
+from course_lib.training.pacing import pace
 from course_lib.verify import ratios
 from course_lib.verify.equality import TOLERANCES
 
