@@ -20,6 +20,7 @@ from tools.work_contents import for_work
 SOURCES = ("notebooks", "exercises/release")
 SCRIPTS = "notebooks/scripts"
 PUBLISHED_CONTENTS, CONTENTS = "notebooks/README.md", "Contents.md"
+LIBRARY = "course_lib"
 COPIED = ".copied.json"  # by name, the newest version that its learner was given: a digest
 KERNEL = Path(__file__).parent / "jupyterlab/kernels/python3/kernel.json"
 
@@ -48,6 +49,7 @@ def copy_course(course: Path, work: Path) -> Copies:
     version of an edited one is laid beside it, once.
     """
     work.mkdir(exist_ok=True)
+    _show_library(course, work)
     record = work / COPIED
     given = json.loads(record.read_text()) if record.exists() else {}
     copies = Copies()
@@ -57,6 +59,14 @@ def copy_course(course: Path, work: Path) -> Copies:
     _sign(work / name for name in written if name.endswith(".ipynb"))
     record.write_text(json.dumps(given, indent=1))
     return copies
+
+
+def _show_library(course: Path, work: Path) -> None:
+    """Each lesson ends with a link to the file behind it; JupyterLab shows only what lies below `work`."""
+    library = work / LIBRARY
+    if not library.is_symlink() and not library.exists():
+        with suppress(OSError):  # a disk or a system without links: then these pages' links lead nowhere, and no more
+            library.symlink_to(Path("..") / LIBRARY if work.parent == course else course / LIBRARY)
 
 
 def _give(work: Path, name: str, fresh: str, given: dict[str, str], copies: Copies) -> None:
