@@ -86,9 +86,13 @@ x = 100 - rank
 draw, x
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # All four draw the same number. Each rank has a random generator in its own memory, but all four generators began with the same seed. That is how four processes of a training can start alike.
 #
 # But `x` is one name with four values, because each rank keeps an `x` of its own. No rank can read the `x` of another. So if a rank needs what another one knows, somebody has to *send* it. The notebook, which is a process of its own, has no `x` at all.
+#
+# </details>
 
 # %% [markdown]
 # **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. It can compute that, so nothing is sent. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
@@ -142,7 +146,11 @@ dist.all_reduce(gradient)
 gradient.item()
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # All-reduce **overwrites**: the sum takes the place of the rank's own number in the tensor. So each rank brings 10 to the second call, and four tens make 40.
+#
+# </details>
 #
 # ## What is right?
 #
@@ -212,9 +220,13 @@ if rank == 1:
 dist.all_reduce(gradient)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. Left alone, they would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group). To free them, the course replaced all four processes by new ones, so all variables are gone.
 #
 # If a rank fails in a script, its process ends, so its connections close. Gloo then tells those who wait for it: *Connection closed by peer*. If you ever read that, look for the rank that failed first.
+#
+# </details>
 
 # %% [markdown]
 # ## When the calls do not match
@@ -232,9 +244,13 @@ else:
     comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # This line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell.
 #
 # Rank 2 took the other branch, so it waits for a message from rank 1. In the code above, rank 1 sends only to rank 0, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2. Rank 1 needs the root's sum, and rank 3 still waits to send. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
+#
+# </details>
 
 # %% [markdown]
 # ## Find this hang yourself
@@ -397,9 +413,13 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Nobody is blamed. All four ranks read the same notes: four, four, four and five. So all four complain, and only one of their equal tracebacks is shown. None of them can know which length you meant.
 #
 # On the ranks of this course, PyTorch's own collectives compare notes too. In a script they do so only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without that setting you may get no error at all. We gave four ranks of a script these tensors of ones, over gloo. Three ranks went on, two of them with wrong sums, and rank 3 waited in vain.
+#
+# </details>
 
 # %% [markdown]
 # ## On GPUs, and from a script

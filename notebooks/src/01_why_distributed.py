@@ -304,7 +304,11 @@ for norm_of in (norm_of_chunk, norm_of_whole):
     count_who_agree(norm_of.__name__, run_ranks(clipped_step, 3, norm_of), alone)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Look at the second line first: all ranks agree with one device. In the first line none does, and yet all three agree with rank 0! They are equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
+#
+# </details>
 #
 # ## What does backward need?
 #
@@ -388,9 +392,13 @@ rows = {
 viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GPUs, under ZeRO-3")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, each of the 80 layers keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->. So you could say at least 17.6 + 5.4 = 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
 #
 # What are the other 6.7 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, what it keeps beside its input adds 1.3 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
+#
+# </details>
 
 # %% [markdown]
 # Recomputing is not the only way out. Several GPUs can work on one text together, if each computes with a part of every matrix. Then each also keeps only a part of the activations. This is **tensor parallelism**, and it costs messages inside each layer.
@@ -567,7 +575,11 @@ for batch in (1, 256):
     print(f"activations by its own formula, in bf16, batch {batch}: {nbytes / GB:,.0f} GB")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The gradients are missing. They take 2 bytes<!-- =find_convention("zero").gradients --> a parameter, or four GPUs more. The activations are missing too: by the workshop's own formula, those of the whole batch at once would need about fifty times the states. The slide does say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
+#
+# </details>
 #
 # ## Who counts what
 #

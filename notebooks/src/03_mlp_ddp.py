@@ -264,9 +264,13 @@ viz.plot_ladder(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # The lowest rung, the output, is apart before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
 # Ask of every layer and loss whether it looks across rows. RMSNorm and attention stay within one row, which in a Llama is a whole text, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
+#
+# </details>
 
 # %% [markdown]
 # ## Four times as fast?
@@ -431,9 +435,13 @@ viz.plot_ladder(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
 #
 # Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by the number of *all* ranks' targets.
+#
+# </details>
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -772,7 +780,11 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Up to 4 workers the error stays. With 16 it is a quarter larger, with 64 more than three times as large, because "enough steps" grows with `N`. Open circles have too few. In the line of 30 most of the error is the way still to go, which no average shortens.
+#
+# </details>
 #
 # [McCandlish and others](https://arxiv.org/abs/1812.06162) found this bend in real models. With a batch $B$ the steps to a given loss are
 #

@@ -390,7 +390,11 @@ print("bytes that rank 1 sent:", sent)
 # %% [markdown]
 # One loop follows three schedules, and each time it finds the gradients of one device. It also counts what the ranks remember: for GPipe and 1F1B these are the bars of the second attempt. ZB-H1 has two kinds of backward, which this loop cannot tell apart, but the library's can.
 #
+# <details><summary>After your guess: why</summary>
+#
 # Rank 1 sends 16 rows forward and 16 rows of gradients back, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when these bytes travel and in how many messages, but not their number.
+#
+# </details>
 
 # %% [markdown]
 # ## Prove it
@@ -680,11 +684,15 @@ display(
 )
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # Rank 3 waits for three forwards and three backwards of half a stage: 4.5 ms<!-- =3 * 0.5 + 3 * 1 -->. With $v$ small stages on each rank
 #
 # $$\text{bubble} = \frac{1}{v}\,(p-1)(F+B+W)$$
 #
 # A micro-batch crosses seven cuts instead of three, so more than twice as much is sent. Count rank 0's boxes before its first backward: eleven activations, each of half a rank, so the bar says 5.5. All this holds if $p$ divides $m$.
+#
+# </details>
 
 # %% [markdown]
 # ## Choose a schedule yourself
@@ -762,7 +770,11 @@ for v in (1, 2, 4, 8):
     print(f"{v:16}   {idle:4.0%}   {messages:12}   {first:.1f}, {last:.1f}")
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
 # If messages take no time, nearly half of the step is idle with one stage a rank, and a tenth with eight. Eight stages on 16 ranks are 128: one for each of 126 layers, embedding and head. They cost messages, two for each micro-batch and stage of a rank, and memory on later ranks; rank 0 remembers all 16 anyway.
+#
+# </details>
 #
 # ## Can a list hang?
 #
