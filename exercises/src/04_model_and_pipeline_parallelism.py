@@ -331,7 +331,7 @@ check("04.6", schedule_numbers)
 #
 # *Predict · medium · 20 minutes.* **You learn** why a pipeline can run between nodes, and over which link.
 #
-# A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one text of `S` tokens. Activations and their
+# A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one sequence of `S` tokens. Activations and their
 # gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
 # Embedding and head are two matrices and not one that is tied, so nothing but activations and their gradients passes the cuts.
 

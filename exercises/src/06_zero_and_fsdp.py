@@ -662,5 +662,5 @@ check("06.10", Saved)
 # ## Where this leads
 #
 # Row, piece, gather, reduce-scatter, and care for when each of them happens: that is all of FSDP, and `Unit` is one in fifty lines. It
-# shares out what every rank had alike. It does not share activations, and every rank needs texts of its own. [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) joins it to tensor
+# shares out what every rank had alike. It does not share activations, and every rank needs sequences of its own. [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) joins it to tensor
 # parallelism, which helps with both.

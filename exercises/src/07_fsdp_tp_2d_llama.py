@@ -30,7 +30,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # *Write · easy · 15 minutes.* **You learn** with whom each rank of a mesh talks, and who of them is far away.
 #
-# Six ranks stand in a mesh of three by two. The ranks of a row read the same text, and tensor parallelism cuts the matrices between
+# Six ranks stand in a mesh of three by two. The ranks of a row read the same sequence, and tensor parallelism cuts the matrices between
 # them. The ranks of a column share by FSDP what is left of the weights:
 #
 # ```text
@@ -72,7 +72,7 @@ check("07.1", groups)
 # %% [markdown]
 # ## 07.2
 #
-# *Predict · medium · 30 minutes.* **You learn** to say before you buy a GPU how long a text it will train on.
+# *Predict · medium · 30 minutes.* **You learn** to say before you buy a GPU how long a sequence it will train on.
 #
 # You have dp × tp GPUs, and a Llama. Weights, gradients and Adam's numbers are the states, which we count as always there. They take sixteen bytes for each number
 # of the model, and both axes cut them. Only the norms are whole on every rank along tp, since they are small. While a unit computes, it is
@@ -85,7 +85,7 @@ print(
     f"bytes of a token: {inside:,} inside the blocks, "
     f"{between:,} between them, {everywhere:,} on every rank"
 )
-print(f"dp = {dp}, tp = {tp}; a text of S = {S} tokens; GPUs of {budget} GB")
+print(f"dp = {dp}, tp = {tp}; a sequence of S = {S} tokens; GPUs of {budget} GB")
 
 # %% [markdown]
 # The activations of a token are of three kinds, and above stand the bytes of all layers together. What lies inside the blocks is cut among
@@ -96,9 +96,9 @@ print(f"dp = {dp}, tp = {tp}; a text of S = {S} tokens; GPUs of {budget} GB")
 # | --- | --- |
 # | `states_gb` | GB of states |
 # | `unit_gb` | GB of the root while it is gathered |
-# | `plain_gb` | GB of activations of a text, without sequence parallelism |
+# | `plain_gb` | GB of activations of a sequence, without sequence parallelism |
 # | `sequence_gb` | the same with sequence parallelism |
-# | `longest_fsdp` | the most tokens of a text with FSDP alone on the same GPUs, that is dp · tp along dp and 1 along tp |
+# | `longest_fsdp` | the most tokens of a sequence with FSDP alone on the same GPUs, that is dp · tp along dp and 1 along tp |
 # | `longest_plain` | the most tokens on dp × tp without sequence parallelism |
 # | `longest` | the most tokens with sequence parallelism, a multiple of tp |
 #
@@ -212,18 +212,18 @@ nodes, g, fast, slow, S, H, layer, inside, between, everywhere, parameters, budg
 print(f"{nodes} nodes of g = {g} GPUs of {budget} GB")
 print(f"{fast / 1e9:g} GB/s inside a node, {slow / 1e9:g} GB/s between nodes")
 print(
-    f"a text of S = {S} tokens, each of H = {H} numbers; "
+    f"a sequence of S = {S} tokens, each of H = {H} numbers; "
     f"a layer of {layer:,} numbers, {parameters:,} in all"
 )
 print(
     f"bytes of a token: {inside:,} inside the blocks, "
     f"{between:,} between them, {everywhere:,} on every rank"
 )
-print(f"a batch of {batch} texts")
+print(f"a batch of {batch} sequences")
 
 # %% [markdown]
-# Then choose. With sequence parallelism, which is the smallest tp whose activations of one text fit beside what lasts? Choose from 1, 2, 4
-# and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp ranks reads one text
+# Then choose. With sequence parallelism, which is the smallest tp whose activations of one sequence fit beside what lasts? Choose from 1, 2, 4
+# and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp ranks reads one sequence
 # at a time.
 #
 # | name | number to give |
@@ -232,7 +232,7 @@ print(f"a batch of {batch} texts")
 # | `tp_inside_ms` | milliseconds for both, one after the other, with tp on the fast wire and dp on the slow one |
 # | `dp_inside_ms` | the same bytes with the wires swapped |
 # | `tp` | the smallest one that fits |
-# | `texts` | texts that all GPUs read at a time with that |
+# | `texts` | sequences that all GPUs read at a time with that |
 # | `rounds` | rounds of accumulation that the batch takes |
 
 # %% nbgrader={"grade": false, "grade_id": "07-5", "locked": false, "schema_version": 3, "solution": true, "task": false}

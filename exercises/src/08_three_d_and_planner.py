@@ -77,14 +77,14 @@ check("08.1", groups)
 # *Predict · medium · 20 minutes.* **You learn** why tp belongs inside a node, while the other two axes may leave it.
 #
 # Somebody trains a Llama of 70 billion parameters on three axes. Every node has tp GPUs. A stage has L / pp layers, and each of its
-# matrices is cut into tp parts. A replica's pipeline gets m micro-batches in a step, each one text of S tokens. Everything that is
+# matrices is cut into tp parts. A replica's pipeline gets m micro-batches in a step, each one sequence of S tokens. Everything that is
 # sent has bf16 numbers, and every sum is made in a ring.
 
 # %% nbgrader={"grade": false, "grade_id": "08-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 pp, dp, tp, m, S, H, L, layer = given("08.2", GRADE_SEED)
 print(
     f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches, "
-    f"each a text of S = {S} tokens of H = {H} numbers"
+    f"each a sequence of S = {S} tokens of H = {H} numbers"
 )
 print(f"L = {L} layers, each of {layer:,} numbers in its matrices")
 
@@ -229,7 +229,7 @@ check("08.4", shares, seed=GRADE_SEED)
 # *Write · medium · 25 minutes.* **You learn** to throw out most of a million layouts before you price any of them, and to say why.
 #
 # A small planner knows two degrees and a micro-batch. `tp` and `pp` may be any divisor of the number of GPUs, a micro-batch has 1, 2, 4
-# or 8 texts, and `dp` is what is left. That makes 100 layouts for sixteen GPUs. Six rules throw some of them out:
+# or 8 sequences, and `dp` is what is left. That makes 100 layouts for sixteen GPUs. Six rules throw some of them out:
 #
 # | rule | a layout is thrown out if |
 # | --- | --- |
@@ -626,4 +626,4 @@ check("08.10", Repaired)
 # ## Where this leads
 #
 # You have priced a step, thrown out what cannot be, kept what nobody beats, and found the best of the rest in two ways. That is a planner.
-# Its axes are still three. Texts that are too long for one GPU need a fourth, and so do models with experts: lesson 09 adds both.
+# Its axes are still three. Sequences that are too long for one GPU need a fourth, and so do models with experts: lesson 09 adds both.

@@ -161,7 +161,7 @@ viz.plot_states(
 # %% [markdown]
 # ## How do GPUs share?
 #
-# The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each GPU has the whole model and reads its own texts. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
+# The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each GPU has the whole model and reads its own sequences. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
 #
 # Why should 64 GPUs keep the same number? Let each keep a part. **ZeRO** does so in three stages: the first shares out Adam's part, the second also the gradients, the third also the weights.
 #
@@ -255,7 +255,7 @@ print(
 #
 # ### The step that looks at everything
 #
-# A rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd text can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
+# A rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd sequence can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
 #
 # With the limit 1, one device scales its gradient to length 1. Now three ranks each clip their own chunk instead. All are longer than 1. **Predict** how long the whole gradient is then.
 
@@ -312,7 +312,7 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 #
 # ## What does backward need?
 #
-# The states are not all that fills a GPU. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and unlike the states they grow with the text.
+# The states are not all that fills a GPU. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and unlike the states they grow with the sequence.
 #
 # We test the library's formula on a small fp32 decoder, and count what autograd really keeps, without the weights.
 
@@ -348,12 +348,12 @@ viz.plot_saved(layer, title="What one layer of the small decoder keeps for backw
 #
 # Why keep these tensors? The gradient of a product needs both factors, so forward keeps what each matrix reads and what each product multiplies. The four longest bars belong to feed-forward, where a token's vector has not H but F numbers. Its first two matrices make *gate* and *up*. A function, silu, bends *gate*, and the result times *up* is *gated*, which the third reads.
 #
-# Attention's scores, one for each pair of tokens, are missing, because PyTorch computes them again in backward. So activations grow with the text's length, not with its square.
+# Attention's scores, one for each pair of tokens, are missing, because PyTorch computes them again in backward. So activations grow with the sequence's length, not with its square.
 
 # %% [markdown]
 # How much is that for the 70B, in bf16? It has 80 layers, its H is 8192 and its F is 28,672, while *key* and *value* have 1024 numbers for each token.
 #
-# Find in the picture how many tensors of each width a layer keeps. Leave out the two *normalised* ones, which a GPU computes again in backward, and the last two bars, which together are below half a percent in the 70B. A text has 4096 tokens. **Predict** what all layers keep of it for backward.
+# Find in the picture how many tensors of each width a layer keeps. Leave out the two *normalised* ones, which a GPU computes again in backward, and the last two bars, which together are below half a percent in the 70B. A sequence has 4096 tokens. **Predict** what all layers keep of it for backward.
 
 # %%
 one = costs.layer_activations(LLAMA, batch=1, sequence=4096, itemsize=2, fused_norms=True)  # as on GPUs
@@ -369,7 +369,7 @@ predict(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Four tensors have F numbers for each token, six have H, and two have 1024. For 4096 tokens, in 80 layers and at 2 bytes<!-- =2 --> each, these 165,888<!-- =4 * 28672 + 6 * 8192 + 2 * 1024 --> numbers make 108.7 GB<!-- =(4 * 28672 + 6 * 8192 + 2 * 1024) * 2 * 4096 * 80 / GB -->, and the small bars are the rest. That is more than an H100 has, for a single text, and the states come on top!
+# Four tensors have F numbers for each token, six have H, and two have 1024. For 4096 tokens, in 80 layers and at 2 bytes<!-- =2 --> each, these 165,888<!-- =4 * 28672 + 6 * 8192 + 2 * 1024 --> numbers make 108.7 GB<!-- =(4 * 28672 + 6 * 8192 + 2 * 1024) * 2 * 4096 * 80 / GB -->, and the small bars are the rest. That is more than an H100 has, for a single sequence, and the states come on top!
 #
 # Yet a layer's forward starts from its input alone: 8192 numbers for each token, a twentieth of what is kept. So keep the input, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing. Its price is a second forward of all layers in every step.
 #
@@ -378,7 +378,7 @@ predict(
 # %% [markdown]
 # ## So, how many GPUs?
 #
-# Now put states and activations of the 70B together, on 64 GPUs under ZeRO-3. Each GPU reads a text of its own. It keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB --> of states, and the text's activations, or only the layers' inputs if it recomputes. **Before you run the next cell**, say how many GB recomputing needs at least.
+# Now put states and activations of the 70B together, on 64 GPUs under ZeRO-3. Each GPU reads a sequence of its own. It keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB --> of states, and the sequence's activations, or only the layers' inputs if it recomputes. **Before you run the next cell**, say how many GB recomputing needs at least.
 
 # %%
 from dataclasses import replace
@@ -394,16 +394,16 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, each of the 80 layers keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->. So you could say at least 17.6 + 5.4 = 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own sequence, and ZeRO shares only states. In the second, each of the 80 layers keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->. So you could say at least 17.6 + 5.4 = 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
 #
 # What are the other 6.7 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, what it keeps beside its input adds 1.3 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
 #
 # </details>
 
 # %% [markdown]
-# Recomputing is not the only way out. Several GPUs can work on one text together, if each computes with a part of every matrix. Then each also keeps only a part of the activations. This is **tensor parallelism**, and it costs messages inside each layer.
+# Recomputing is not the only way out. Several GPUs can work on one sequence together, if each computes with a part of every matrix. Then each also keeps only a part of the activations. This is **tensor parallelism**, and it costs messages inside each layer.
 #
-# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a text, and `dp` how many texts are read side by side. You may also recompute. Leave `pp` and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; question 2 below has an answer.
+# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a sequence, and `dp` how many sequences are read side by side. You may also recompute. Leave `pp` and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; question 2 below has an answer.
 
 # %%
 viz.memory_explorer()
@@ -487,16 +487,16 @@ for gpus in (2, 15, 64, 6200):
 #
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |
-# | it takes too long | more GPUs, each with its own texts | 03 |
+# | it takes too long | more GPUs, each with its own sequences | 03 |
 # | all layers together are too large | some layers on each GPU, or ZeRO-3 | 04, 06 |
 # | one layer is too large | several GPUs share each matrix | 05 |
 # | all GPUs store the same states | each GPU keeps a part: ZeRO | 06 |
-# | one text's activations are too large | recompute, or share each matrix | 01, 05 |
+# | one sequence's activations are too large | recompute, or share each matrix | 01, 05 |
 
 # %% [markdown]
 # ## What still hurts
 #
-# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A text's activations fit only if they are computed again or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years: a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
+# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A sequence's activations fit only if they are computed again or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years: a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
 #
 # All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each line works on two bytes of every parameter, 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
@@ -537,12 +537,12 @@ viz.float_bits_explorer()
 #
 # ## What hurts in which Llama?
 #
-# If yours is not the 70B, look here. *Fewest* and *one layer* count states alone, and *one text* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. What hurts most in each: the states, one text, or the time?
+# If yours is not the 70B, look here. *Fewest* and *one layer* count states alone, and *one sequence* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. What hurts most in each: the states, one sequence, or the time?
 
 # %%
 print(
     f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} "
-    f"{'one text':>9} {'H100s for 30 days':>18}"
+    f"{'one sequence':>9} {'H100s for 30 days':>18}"
 )
 for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     config = load_model(name)
@@ -557,11 +557,11 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     )
 
 # %% [markdown]
-# In all three it is the time: a month asks for 350<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30 / gpus_needed(16 * model_parameters(load_model("llama3_1_8b")), load_device("h100_sxm_80").memory_bytes()), -1) --> to 430<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_405b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30 / gpus_needed(16 * model_parameters(load_model("llama3_1_405b")), load_device("h100_sxm_80").memory_bytes()), -1) --> times as many H100s as the states. The factor hardly changes, because both grow with the parameters. What changes is the rest: from the 70B on, one text is more than an H100 has, and one layer of the 405B has 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB --> of states.
+# In all three it is the time: a month asks for 350<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30 / gpus_needed(16 * model_parameters(load_model("llama3_1_8b")), load_device("h100_sxm_80").memory_bytes()), -1) --> to 430<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_405b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30 / gpus_needed(16 * model_parameters(load_model("llama3_1_405b")), load_device("h100_sxm_80").memory_bytes()), -1) --> times as many H100s as the states. The factor hardly changes, because both grow with the parameters. What changes is the rest: from the 70B on, one sequence is more than an H100 has, and one layer of the 405B has 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB --> of states.
 #
 # ## What was left out?
 #
-# A workshop of the Kempner Institute ([cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md)) counted GPUs for a GPT of 65 billion parameters. Its slide *Required Memory Estimation*, which we cannot link, takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run the next cell**, say which two things are missing.
+# A workshop of the Kempner Institute ([cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md)) counted GPUs for a GPT of 65 billion parameters. Its slide *Required Memory Estimation*, which we cannot link, takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 sequences. **Before you run the next cell**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
@@ -659,7 +659,7 @@ for name, nbytes in found.items():
 #
 # ## More activations, put to the test
 #
-# What does recomputation really leave? And are printed formulas right? The first cell lets the small decoder recompute its layers. The second holds the best-known formulas, those of Korthikanti, against our count of one layer in bf16. In them s is the text's length, b the batch, h our H and a the number of heads. The first keeps everything, *selective* recomputes attention's scores, and *full* the whole layer.
+# What does recomputation really leave? And are printed formulas right? The first cell lets the small decoder recompute its layers. The second holds the best-known formulas, those of Korthikanti, against our count of one layer in bf16. In them s is the sequence's length, b the batch, h our H and a the number of heads. The first keeps everything, *selective* recomputes attention's scores, and *full* the whole layer.
 
 # %%
 import copy

@@ -268,7 +268,7 @@ viz.plot_ladder(
 #
 # The lowest rung, the output, is apart before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# Ask of every layer and loss whether it looks across rows. RMSNorm and attention stay within one row, which in a Llama is a whole text, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
+# Ask of every layer and loss whether it looks across rows. RMSNorm and attention stay within one row, which in a Llama is a whole sequence, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
 #
 # </details>
 
@@ -414,7 +414,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # The library's ladder has two more rungs: **AdamW** with decay and clipping, and **save and load**, because AdamW remembers what a checkpoint could forget.
 #
-# **Before you run it**: on the first screen each rank read four of 16 texts, long and short ones, and yet one of the two conditions was broken. Which one, and how? On which rung does it show?
+# **Before you run it**: on the first screen each rank read four of 16 sequences, long and short ones, and yet one of the two conditions was broken. Which one, and how? On which rung does it show?
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -437,7 +437,7 @@ viz.plot_ladder(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer texts have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
+# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer sequences have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
 #
 # Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by the number of *all* ranks' targets.
 #

@@ -182,9 +182,9 @@ viz.plot_schedule(
 # </details>
 
 # %% [markdown]
-# With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit into memory?
+# With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one sequence of 4096 tokens. Does that fit into memory?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 sequences at once.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -202,7 +202,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the texts are added. Look at the blue: by the course's formula for eight layers one text takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
+# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the sequences are added. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
 #
 # ## Second attempt: backward as soon as you can
 #
@@ -590,7 +590,7 @@ for run, make in makers.items():
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# In the formulas so far messages were free, but at each cut of our Llama a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->. For each text a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =100 * 0.4 --> of an H100's peak. So over a fast link a pipeline can run **between nodes**. *Going deeper* shows what a slow one costs.
+# In the formulas so far messages were free, but at each cut of our Llama a sequence is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->. For each sequence a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =100 * 0.4 --> of an H100's peak. So over a fast link a pipeline can run **between nodes**. *Going deeper* shows what a slow one costs.
 #
 # But GPU 3 also has the head, so the others wait.
 #
@@ -646,7 +646,7 @@ score()
 #
 # In the first picture the four GPUs waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now they wait for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. Either the batch grows with them, or each gets so small that a GPU has little to do.
 #
-# And a cut runs between layers, so each layer has to fit into one GPU. A single text goes through no faster than on one GPU, either. Could two GPUs work on *one* layer together?
+# And a cut runs between layers, so each layer has to fit into one GPU. A single sequence goes through no faster than on one GPU, either. Could two GPUs work on *one* layer together?
 #
 # **Next:** the [exercises](../exercises/release/04_model_and_pipeline_parallelism.ipynb), then [lesson 05](05_tensor_parallelism.ipynb). `make slides` builds the slides.
 
@@ -716,9 +716,9 @@ viz.schedule_explorer()
 # %% [markdown]
 # ## Messages that take time
 #
-# What does it cost if the nodes have only a slow link between them? At each cut a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over our Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->, and for each text a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+# What does it cost if the nodes have only a slow link between them? At each cut a sequence is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over our Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->, and for each sequence a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
 #
-# **Predict.** With free messages and 32 texts, 1F1B waits for 3/35 of the step, which is 8.6 %<!-- =100 * 3 / 35 -->. Over this Ethernet a message is only a tenth of a text's work. For how much of the step does a rank wait now? Remember when rank 0 begins its fifth text.
+# **Predict.** With free messages and 32 sequences, 1F1B waits for 3/35 of the step, which is 8.6 %<!-- =100 * 3 / 35 -->. Over this Ethernet a message is only a tenth of a sequence's work. For how much of the step does a rank wait now? Remember when rank 0 begins its fifth text.
 
 # %%
 over = {"free": 0.0} | message_s
@@ -741,14 +741,14 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# See 1F1B: over InfiniBand a rank waits hardly longer, but over Ethernet for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
+# See 1F1B: over InfiniBand a rank waits hardly longer, but over Ethernet for a fifth of the step! Four sequences filled the way there and back exactly. Now six messages lie on it too, so for every four sequences rank 0 waits that much longer.
 #
-# In 32 texts there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last trip takes ten: text 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send text 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
+# In 32 sequences there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last round trip takes ten: sequence 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send sequence 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
 #
 # </details>
 
 # %% [markdown]
-# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a text's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
+# GPipe and interleaved have more sequences on the way, so they wait for a trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a sequence's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
 #
 # ## Llama 3.1 405B
 #

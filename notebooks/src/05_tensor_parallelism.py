@@ -3,7 +3,7 @@
 #
 # In lesson 04 we cut a model between its layers. How far does that go? The largest Llama 3.1, the 405B, has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
 #
-# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the text, the more of them. The cells below add them for one text, at three lengths.
+# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the sequence, the more of them. The cells below add them for one sequence, at three lengths.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -61,13 +61,13 @@ def one_layer(tokens, tp=1):
     )  # in the middle: no embedding, no output head
 
 
-whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens in (8192, 32768, 131072)}
+whole_layers = {f"one sequence of {tokens:,} tokens": one_layer(tokens) for tokens in (8192, 32768, 131072)}
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest text that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. And with a single text, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, its activations are all back.
+# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. And with a single sequence, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, its activations are all back.
 #
-# So let several GPUs work on the same layer and the same text **at the same time**, and share its matrices.
+# So let several GPUs work on the same layer and the same sequence **at the same time**, and share its matrices.
 
 # %% [markdown]
 # At the end you will be able to
@@ -405,7 +405,7 @@ predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_
 #
 # Each carries the activations, and you know what a ring sends of a tensor.
 #
-# **Predict.** Our small Llama reads 3 texts of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
+# **Predict.** Our small Llama reads 3 sequences of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
 
 
 # %%
@@ -420,20 +420,20 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So this is what one layer costs on $p$ ranks.
+# Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ sequences, $S$ tokens each, $H$ numbers a token. So this is what one layer costs on $p$ ranks.
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
 #
 # For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of $x$.
 #
-# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. If the model becomes wider inside its blocks, it sends the same, as the last line says.
+# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the sequence is. Tensor parallelism sends activations, in every layer, for every token. If the model becomes wider inside its blocks, it sends the same, as the last line says.
 #
 # </details>
 
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same text, both in float64.
+# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same sequence, both in float64.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
@@ -606,7 +606,7 @@ if rank == 0:
 #
 # | what hurts | take | where |
 # | --- | --- | --- |
-# | one layer does not fit, or one text takes too long | tensor parallelism | inside a node |
+# | one layer does not fit, or one sequence takes too long | tensor parallelism | inside a node |
 # | the layers fit, the model does not | a pipeline | between nodes: a cut carries little |
 # | all fits, there is too much text | data parallelism | between nodes: it hides behind backward |
 #
@@ -618,7 +618,7 @@ if rank == 0:
 shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
 kept = shared["on 8 GPUs"].activations / GiB
 predict("GiB of activations on each of eight", guess=None, answer=kept, unit="GiB", tolerance=0.15)
-viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
+viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of 131,072 tokens")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -629,7 +629,7 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131
 #
 # ## What still hurts
 #
-# When Meta trained the 405B on short texts, eight GPUs shared each layer, and sixteen such nodes were a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies.
+# When Meta trained the 405B on short sequences, eight GPUs shared each layer, and sixteen such nodes were a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies.
 #
 # Adam's states, 12 bytes<!-- =12 --> a parameter, would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> on each GPU, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there.
 

@@ -3,7 +3,7 @@
 #
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
 #
-# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, 4 each.
+# Each GPU reads sequences of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, 4 each.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -585,14 +585,14 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its
 #
 # *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes.
 #
-# A gather hides only behind enough computing, and a GPU with little text computes little. Over 64 GPUs the gather of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
+# A gather hides only behind enough computing, and a GPU with few tokens computes little. Over 64 GPUs the gather of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU, although text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
+# So FSDP wants many tokens on each GPU, although tokens make activations, which FSDP does not cut. Besides, every GPU reads a sequence of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 sequences in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But these ranks wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one sequence. But these ranks wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -719,7 +719,7 @@ for strategy, shards in (
 #
 # Prefetch hides a gather only if the layer before it computes long enough. That depends on how much text a GPU has.
 #
-# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Half the text would hide only about half of it.
+# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a sequence of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Half the sequence would hide only about half of it.
 
 # %% [markdown]
 # ## Mixed precision

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · FSDP × TP: two cuts through one Llama
 #
-# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want to train a Llama of eight billion parameters on texts of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
+# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want to train a Llama of eight billion parameters on sequences of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -67,9 +67,9 @@ bars = {
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations. FSDP does not touch them, because one GPU reads a whole text and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
+# The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
-# Lesson 01 has a cure: recompute, and pay with a second forward. The third bar shows that the texts fit then. The other cure is tensor parallelism, which pays with messages. Do the texts fit that way, too, and which cure is cheaper?
+# Lesson 01 has a cure: recompute, and pay with a second forward. The third bar shows that the sequences fit then. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
 
 # %% [markdown]
 # You will be able to
@@ -85,7 +85,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # ## Two cuts
 #
-# In lesson 05 four GPUs read the *same* text. Each has a part of every matrix, and so a part of the activations. Our eight make two such groups. Two GPUs with the same part, one of each group, share it by FSDP.
+# In lesson 05 four GPUs read the *same* sequence. Each has a part of every matrix, and so a part of the activations. Our eight make two such groups. Two GPUs with the same part, one of each group, share it by FSDP.
 #
 # Take the perceptron and four ranks. Ranks side by side read the same samples, and tensor parallelism cuts matrices between them. Ranks below each other read different samples, and FSDP cuts what is left.
 #
@@ -155,14 +155,14 @@ by_tp = 10 * 3 / 4 * activation
 by_fsdp = 3 * 1 / 2 * costs.layer_parameters(LLAMA) / 4 * 2
 predict("times as much", guess=None, answer=by_tp / by_fsdp, tolerance=0.05)
 print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:.0f} MB along dp")
-print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
+print(f"they would be equal for a sequence of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Here `tp` sends more. But only activations grow with the text, so for short texts FSDP sends more. Should `dp` have the fast wire then?
+# Here `tp` sends more. But only activations grow with the sequence, so for short sequences FSDP sends more. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. That takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices it down to texts of 500 tokens. But what `tp` gathers is the input of the very next matrix, so everybody waits for it. From 500 tokens on only the wire of `tp` is felt.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. That takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices it down to sequences of 500 tokens. But what `tp` gathers is the input of the very next matrix, so everybody waits for it. From 500 tokens on only the wire of `tp` is felt.
 #
 # </details>
 
@@ -408,7 +408,7 @@ viz.plot_agreement(said, reference="one device in float32")
 #
 # ## Measure: what is in memory
 #
-# Activations did not fit. Do they shrink? Four ranks train on four texts. With FSDP each rank reads one, but on the mesh a pair reads two together.
+# Activations did not fit. Do they shrink? Four ranks train on four sequences. With FSDP each rank reads one, but on the mesh a pair reads two together.
 #
 # **Predict.** At the loss a rank has the most activations. Divide FSDP's by the mesh's: what comes out?
 
@@ -430,9 +430,9 @@ def in_memory(dp, tp, texts):
 
 steps = {}
 for name, sizes in {
-    "FSDP, 4 texts": (4, 1, 4),
-    "2 × 2, 4 texts": (2, 2, 4),
-    "2 × 2, 2 texts": (2, 2, 2),
+    "FSDP, 4 sequences": (4, 1, 4),
+    "2 × 2, 4 sequences": (2, 2, 4),
+    "2 × 2, 2 sequences": (2, 2, 2),
 }.items():
     steps[name] = run_ranks(in_memory, 4, *sizes, timeout=55)[0]
 at_loss = [
@@ -445,9 +445,9 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# They do not shrink! Half of two texts is one text, so each rank keeps as much. On the mesh it keeps a little more, because some lie on both ranks of a pair. The mesh's peak is lower, because gathered weights are halved.
+# They do not shrink! Half of two sequences is one sequence, so each rank keeps as much. On the mesh it keeps a little more, because some lie on both ranks of a pair. The mesh's peak is lower, because gathered weights are halved.
 #
-# So where is the gain? Look at the lowest strip: each pair reads one text, and activations are halved. FSDP cannot hand out less than a whole text, so eight GPUs read eight at a time, however long these are. With `tp` 4, our eight GPUs would read two. Tensor parallelism sells a reader that is four GPUs large. The price is that fewer texts are read at a time.
+# So where is the gain? Look at the lowest strip: each pair reads one sequence, and activations are halved. FSDP cannot hand out less than a whole sequence, so eight GPUs read eight at a time, however long these are. With `tp` 4, our eight GPUs would read two. Tensor parallelism sells a reader that is four GPUs large. The price is that fewer sequences are read at a time.
 #
 # </details>
 
@@ -556,7 +556,7 @@ for run, make in makers.items():
 #
 # At the end all three are far off, so look at the beginning. For twenty steps run B is less than 1e-05 off, before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
 #
-# The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more. Or the sum was divided by all four, although only two had read different texts. On two by two both mistakes leave one half, so take three ranks along `dp` and two along `tp`.
+# The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more. Or the sum was divided by all four, although only two had read different sequences. On two by two both mistakes leave one half, so take three ranks along `dp` and two along `tp`.
 #
 # </details>
 #
@@ -606,7 +606,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # It fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
 #
-# So both cures of the first screen fit. On these V100s, by the formula, tensor parallelism makes a step 6 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing adds a third. Only two texts are read at a time, so sixteen take eight rounds instead of two. But each round is about a quarter as long, because four GPUs share a text.
+# So both cures of the first screen fit. On these V100s, by the formula, tensor parallelism makes a step 6 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing adds a third. Only two sequences are read at a time, so sixteen take eight rounds instead of two. But each round is about a quarter as long, because four GPUs share a sequence.
 #
 # </details>
 
@@ -617,10 +617,10 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | what hurts | take | because |
 # | --- | --- | --- |
 # | only states do not fit | FSDP | its messages hide |
-# | one text does not fit | TP in the node, FSDP between | cheaper than a second forward |
+# | one sequence does not fit | TP in the node, FSDP between | cheaper than a second forward |
 # | the same, but messages cost more | recompute | it needs no wire |
 # | a node is too small | TP and recompute | a wider `tp` needs slow wires |
-# | fewer texts in a batch than GPUs | TP, too | FSDP needs a text for each rank |
+# | fewer sequences in a batch than GPUs | TP, too | FSDP needs a sequence for each rank |
 # | everything fits | DDP | no weights to gather |
 #
 # ## What still hurts
@@ -639,8 +639,8 @@ score()
 # Weights with rank 2, activations with 4, 5 and 7.
 # </details>
 #
-# <details><summary>2. Eight GPUs read two texts at a time with tp 4, and eight with FSDP alone. Why?</summary>
-# Only ranks along dp read different texts.
+# <details><summary>2. Eight GPUs read two sequences at a time with tp 4, and eight with FSDP alone. Why?</summary>
+# Only ranks along dp read different sequences.
 # </details>
 #
 # <details><summary>3. On two by two a gradient is one half of the right one. Which mesh next?</summary>
@@ -725,7 +725,7 @@ for family in ("Llama", "Olmo", "Olmo2"):
 # The ladder also climbs with trainers of others: it asks only for `parameters()` and `step(batch)`. This one averages the mean losses of a batch's parts. Three parts are compared with one. Would you let `step` pass?
 #
 # <details><summary>What is wrong with it?</summary>
-# Texts differ in length, so a token counts more in a part with few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
+# Sequences differ in length, so a token counts more in a part with few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
 # </details>
 
 
@@ -761,9 +761,9 @@ for name, found in presets.read("wild", "results").items():
 #
 # ## A thesis about 70 billion parameters
 #
-# A thesis, named below, trained Llama 3 70B on two nodes with four GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports texts of about 5,200 tokens, and almost twice what FSDP alone could read.
+# A thesis, named below, trained Llama 3 70B on two nodes with four GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports sequences of about 5,200 tokens, and almost twice what FSDP alone could read.
 #
-# Can that be? First the hosts: the two had 768 GB<!-- =HOST_BYTES / GB -->, so which optimizers fit there? Then the GPU, whose memory grows with the text. How much it keeps of a text depends on what the report does not say. So ask the formula under each assumption.
+# Can that be? First the hosts: the two had 768 GB<!-- =HOST_BYTES / GB -->, so which optimizers fit there? Then the GPU, whose memory grows with the sequence. How much it keeps of a sequence depends on what the report does not say. So ask the formula under each assumption.
 
 # %%
 from course_lib.costs.published.claimed_sequence import claim_rows, host_rows
@@ -825,10 +825,10 @@ for one in on_gpu.recorded():
 
 for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:
     kept = "recomputed" if row["checkpointing"] else "kept"
-    print(f"8B, {kept:10}: the longest text by the formula {row['longest']:6,}", end=", ")
+    print(f"8B, {kept:10}: the longest sequence by the formula {row['longest']:6,}", end=", ")
     print(f"2 % less ran: {row['fits 98 %']}, 2 % more ran: {row['fits 102 %']}")
 
 # %% [markdown]
-# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. We take it for the room in which cuBLAS multiplies matrices. So the formula also knows the longest text. In these runs of 8B the peak is the end of backward. And with one short text the GPU hardly computes: each step moves all of Adam's numbers, however few tokens there were.
+# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. We take it for the room in which cuBLAS multiplies matrices. So the formula also knows the longest sequence. In these runs of 8B the peak is the end of backward. And with one short sequence the GPU hardly computes: each step moves all of Adam's numbers, however few tokens there were.
 #
 # References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. Each of its 930,000 steps reads 2048 texts of 8192 tokens. A second more in each costs eleven days.
+# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. Each of its 930,000 steps reads 2048 sequences of 8192 tokens. A second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is as good as possible. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the sequences. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is as good as possible. Who is right?
 #
-# **Predict.** Who is *slowest*? Compare a pipeline's texts with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->.
+# **Predict.** Who is *slowest*? Compare a pipeline's sequences with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -53,7 +53,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 #
 # The light violet beginnings are alike, because all compute the same model. What follows is the layout's price.
 #
-# In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches. By lesson 04, 32 ranks wait 31/8 of their busy time, of which zero bubble, `zb-h1`, fills under a third. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
+# In the third bar look at the idle ranks. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. By lesson 04, 32 ranks wait 31/8 of their busy time, of which zero bubble, `zb-h1`, fills under a third. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
 # The third takes eleven seconds longer than the first, which makes four months. Is there a better fourth layout? How would you know, before you rent?
 #
@@ -132,7 +132,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ## How long is one step?
 #
-# Take a run that was measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches. To save memory, backward computed all activations again.
+# Take a run that was measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 sequences of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 sequences. Four went through at once, which makes twelve micro-batches. To save memory, backward computed all activations again.
 
 # %% [markdown]
 # ### 1 · Multiply
@@ -159,7 +159,7 @@ print(f"by hand {multiply_s:.1f} s; measured {run.step_s:.1f} s, from the FLOP/s
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, and of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB --> take two thirds.
+# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four sequences of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, and of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB --> take two thirds.
 #
 # ### 3 · Wait for the pipeline
 #
@@ -252,7 +252,7 @@ for row in orders:
 #
 # If a step is so cheap to price, try everything on our 16,384 GPUs!
 #
-# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, which cuts texts into pieces. `dp` gets the rest. Combine these with ZeRO 0, 1, 2 or 3, with micro-batches of 1, 2, 4 or 8 texts, and with none, half or all layers computed again. The six schedules are GPipe, 1F1B, zero bubble, and interleaved with 2, 4 or 8 stages a rank. That makes almost a million layouts.
+# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, which cuts sequences into pieces. `dp` gets the rest. Combine these with ZeRO 0, 1, 2 or 3, with micro-batches of 1, 2, 4 or 8 sequences, and with none, half or all layers computed again. The six schedules are GPipe, 1F1B, zero bubble, and interleaved with 2, 4 or 8 stages a rank. That makes almost a million layouts.
 #
 # **Predict.** How many percent are possible: about 2, 20 or 60? Begin with the GPUs that they need.
 
@@ -268,7 +268,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node. The third refuses more stages than the model's 126 layers, and the four small ones ask what texts, schedule and ZeRO allow.
+# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node. The third refuses more stages than the model's 126 layers, and the four small ones ask what sequences, schedule and ZeRO allow.
 #
 # Memory comes last, and still took more than half of what was left. The order saves time. A layout is priced only if it fits.
 #
@@ -277,7 +277,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 # %% [markdown]
 # ### Is there a fourth?
 #
-# The colleagues left the texts whole, so keep `cp` at 1, and search all such layouts. Of those with the same **degrees**, which are `dp`, `tp`, `pp` and `cp`, the program keeps the fastest, and it draws the best four.
+# The colleagues left the sequences whole, so keep `cp` at 1, and search all such layouts. Of those with the same **degrees**, which are `dp`, `tp`, `pp` and `cp`, the program keeps the fastest, and it draws the best four.
 #
 # A *stage* is a piece of the model, and with `interleaved x 4` each of the `pp` ranks has four. With `recompute=half` half of the layers are computed again.
 #
@@ -297,21 +297,21 @@ for one in best:
         end="",
     )
     print(f"{states:13.1f} GiB{held['activations']:15.1f} GiB{other:11.1f} GiB")
-viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
+viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left whole")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
 # Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than `pp` 32, the first colleague's layout.
 #
-# Why 16? All four cut 126 layers, the embedding and the head into 64 stages of two. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and a wait of $(p-1)/m$ would be almost as long as the work.
+# Why 16? All four cut 126 layers, the embedding and the head into 64 stages of two. With sixteen ranks a pipeline gets 16 sequences. Halve the ranks, and twice as many pipelines get half the sequences each. So $m$ always equals $p$, and a wait of $(p-1)/m$ would be almost as long as the work.
 #
 # Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar, where each rank has one stage, zero bubble fills almost half of the wait with gradients of weights.
 #
 # </details>
 
 # %% [markdown]
-# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
+# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the sequences. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
 #
 # So eight ranks must compute *all* layers again, and keep hardly any activations. Compare: `again` costs a little more than `idle` saves, and twice the gradients take longer along `dp`. So the winner is the shortest pipeline that fits with half computed again.
 #
@@ -326,9 +326,9 @@ viz.plot_step_timeline(whole)
 # Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No: without them the same layout wins, as *Going deeper* shows.
 
 # %% [markdown]
-# ### And if texts may be cut?
+# ### And if sequences may be cut?
 #
-# Our search of a million layouts also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. Lesson 09 shows how that works. Here it is enough to know that these messages hide almost wholly behind computing.
+# Our search of a million layouts also tried `cp`. If two GPUs share a sequence, each keeps only half of its activations, and sends its keys and values to the other. Lesson 09 shows how that works. Here it is enough to know that these messages hide almost wholly behind computing.
 #
 # The fastest of all layouts has `cp` 2 and half of Meta's `dp`. You have seen the fastest layout with Meta's degrees: it was the top one of the last four bars. Which of its parts can shrink now, and by how much?
 #
@@ -346,14 +346,14 @@ kept = search(JOB, Space(tp=(8,), pp=(16,), cp=(1,), recompute=("none",)))
 zeros = ", ".join(map(str, np.unique(kept.policies.zero_stage)))
 print(f"Meta's degrees, nothing computed again: only with ZeRO {zeros}, {kept.step_s[0]:.1f} s a step")
 print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own operations")
-viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts left whole")
+viz.plot_step_causes([with_cut, without], title="Texts cut in two, and sequences left whole")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The upper bar computes nothing again, because the activations of half a text fit. Its ranks idle half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
+# The upper bar computes nothing again, because the activations of half a sequence fit. Its ranks idle half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
 #
-# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta, with whole texts, computed nothing again either, which in our formulas fits only with slow ZeRO 3. They freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not tell you the truth, but what to try first.
+# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut sequences. But Meta, with whole sequences, computed nothing again either, which in our formulas fits only with slow ZeRO 3. They freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not tell you the truth, but what to try first.
 #
 # </details>
 
@@ -362,7 +362,7 @@ viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts lef
 #
 # Suppose that you need room, because your framework keeps more than our formulas know. What does that room cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
 #
-# **Predict.** Give each GPU half of the fastest layout's memory. Longer pipelines and texts in more pieces make the model fit. How many percent longer is the best step then: about 4, 20 or 50?
+# **Predict.** Give each GPU half of the fastest layout's memory. Longer pipelines and sequences in more pieces make the model fit. How many percent longer is the best step then: about 4, 20 or 50?
 
 # %%
 half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
@@ -450,7 +450,7 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. Cut texts make it 72, if the formula is right.
+# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. Cut sequences make it 72, if the formula is right.
 #
 # How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order, though most were InternEvo's.
 #
@@ -476,14 +476,14 @@ with TemporaryDirectory() as folder, chdir(folder):
 # | block | what it says |
 # | --- | --- |
 # | the rules | as above, for 8B on 32 GPUs |
-# | the best three | one percent apart, so for us equal: take the third, which leaves texts whole |
+# | the best three | one percent apart, so for us equal: take the third, which leaves sequences whole |
 # | four of five | so many steps of left-out sources lay inside |
 # | MFU | the model's own operations, as a share of the peak |
 # | memory | full to within two GiB; about half of it costs five percent at most |
 # | small enough | how to try it here |
 # | played through | the best hundred agree within three percent |
 #
-# Below is our search with whole texts again, in a running notebook with controls. Make the network four times slower, then twice as fast. When does the winner change?
+# Below is our search with whole sequences again, in a running notebook with controls. Make the network four times slower, then twice as fast. When does the winner change?
 
 # %%
 viz.planner_explorer()
@@ -499,9 +499,9 @@ viz.planner_explorer()
 #
 # ## What still hurts
 #
-# We took the price of `cp` on trust. How can two GPUs share one text, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts.
+# We took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts.
 #
-# **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then lesson 09 on long texts and experts.
+# **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then lesson 09 on long sequences and experts.
 
 # %%
 score()
@@ -530,7 +530,7 @@ score()
 #
 # Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
 #
-# The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole texts anew.
+# The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole sequences anew.
 
 # %%
 values = {name: value for name, value in sim.load_constants().values.items() if name != "stack.internevo"}

@@ -140,8 +140,8 @@ _ERROR = Formula(
 )
 
 _CASES = {
-    "two texts": (3, 2, 5, 12),
-    "one text": (5, 7, 40),
+    "two sequences": (3, 2, 5, 12),
+    "one sequence": (5, 7, 40),
 }
 
 _SAME_WORDS = formula_exercise(

@@ -17,7 +17,7 @@ _FREE = 2  # GB of a GPU that nobody takes
 
 
 class Cluster(NamedTuple):
-    """Nodes of g GPUs, bytes per second inside and between; a text, a layer, what a token leaves; and a GPU's GB."""
+    """Nodes of g GPUs, bytes per second inside and between; a sequence, a layer, what a token leaves; and a GPU's GB."""
 
     nodes: int
     g: int
@@ -49,7 +49,7 @@ class Cluster(NamedTuple):
         return 16 * self.parameters / (self.nodes * self.g)
 
     def fits(self, tp: int, sequence_parallel: bool = True, states: bool = True) -> bool:
-        """Whether a text's activations have room on each of so many ranks."""
+        """Whether a sequence's activations have room on each of so many ranks."""
         kept = self.S * Bytes(self.inside, self.between, self.everywhere).on_rank(tp, sequence_parallel)
         return kept + self.states * states <= (self.budget - _FREE) * GB
 
@@ -87,7 +87,7 @@ def _ms(tp_wire: float, dp_wire: float, g: Cluster) -> float:
 
 _RING = "a ring sends (n-1)/n of the whole in each gather or scatter"
 _IN_SECONDS = "in seconds? Milliseconds are asked"
-_TOO_LARGE = "it fits, but so does a smaller one, which reads more texts at a time"
+_TOO_LARGE = "it fits, but so does a smaller one, which reads more sequences at a time"
 
 _CHOICE = NumberExercise(
     key="07.5",
@@ -150,18 +150,18 @@ _CHOICE = NumberExercise(
                 ),
             }, collective=False),
             Ask("texts", "texts", lambda g: g.texts, {
-                "all GPUs? Those along tp read the same text": lambda g: g.nodes * g.g,
+                "all GPUs? Those along tp read the same sequence": lambda g: g.nodes * g.g,
                 "one for each node? Several groups of tp ranks have room in a node": (
                     lambda g: other_than(g.nodes, g.texts)
                 ),
-                "that is tp; every group of tp ranks reads a text": lambda g: other_than(g.tp, g.texts),
+                "that is tp; every group of tp ranks reads a sequence": lambda g: other_than(g.tp, g.texts),
             }, follows=lambda own, g: g.nodes * g.g / own["tp"], collective=False),
             Ask("rounds", "rounds", lambda g: g.batch / g.texts, {
-                "as if every GPU read a text of its own": lambda g: g.batch / (g.nodes * g.g),
-                "as if every node read one text": lambda g: other_than(g.batch / g.nodes, g.batch / g.texts),
-                "that is the batch itself; several texts are read at a time": lambda g: g.batch,
+                "as if every GPU read a sequence of its own": lambda g: g.batch / (g.nodes * g.g),
+                "as if every node read one sequence": lambda g: other_than(g.batch / g.nodes, g.batch / g.texts),
+                "that is the batch itself; several sequences are read at a time": lambda g: g.batch,
             }, follows=lambda own, g: g.batch / own["texts"], collective=False),
-        ), "right: as small as fits. A wider tp reads fewer texts at a time, and sends more for each"),
+        ), "right: as small as fits. A wider tp reads fewer sequences at a time, and sends more for each"),
     },
     hints=(
         "Along tp attention and feed-forward each gather their input and scatter their sum, in forward and in "
@@ -170,6 +170,6 @@ _CHOICE = NumberExercise(
         "Bytes by bytes per second are seconds. Add up both axes, each on its wire.",
         "For tp = 1, 2, 4, 8: S * ((inside + between) / tp + everywhere) bytes of activations, and 16 bytes for each "
         "parameter, shared among all GPUs. The first that leaves 2 GB free is it.",
-        "As many texts are read at a time as there are groups of tp ranks. Divide the batch by that.",
+        "As many sequences are read at a time as there are groups of tp ranks. Divide the batch by that.",
     ),
 )  # fmt: skip

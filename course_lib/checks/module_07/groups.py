@@ -1,4 +1,4 @@
-"""07.1: with whom a rank shares a text, with whom it shares weights, and who of them sits in another node."""
+"""07.1: with whom a rank shares a sequence, with whom it shares weights, and who of them sits in another node."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _MESH = calls_exercise(
                 along_dp=lambda one: [one.rank // one.dp * one.dp + other for other in range(one.dp)],
             )
         ),
-        "the dp groups are neighbours too. Then a rank and its neighbour would share both the text and the weights": (
+        "the dp groups are neighbours too. Then a rank and its neighbour would share both the sequence and the weights": (
             partial(_found, along_dp=lambda one: [one.rank // one.dp * one.dp + other for other in range(one.dp)])
         ),
         "from row to row of the mesh it is tp ranks further, since a row has so many": (
@@ -142,7 +142,7 @@ _MESH = calls_exercise(
         "groups": Level(
             points=2,
             cases=(Mesh(text="three by two", dp=3, tp=2), Mesh(text="two by four", dp=2, tp=4)),
-            praise="a row shares a text, a column shares weights, and every rank is in one of each",
+            praise="a row shares a sequence, a column shares weights, and every rank is in one of each",
         ),
         "nodes": Level(
             points=1,

@@ -1,4 +1,4 @@
-"""07.2: what a GPU of dp x tp holds, and the longest text that it has room for."""
+"""07.2: what a GPU of dp x tp holds, and the longest sequence that it has room for."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def memory(seed: int) -> Memory:
 
 
 _OTHER_UNIT = "in bytes, or in GiB? Here GB are asked, of 10^9 bytes"
-_OWN_TEXT = "divided by dp? Ranks along dp read texts of their own, and each keeps all that its text leaves"
+_OWN_TEXT = "divided by dp? Ranks along dp read sequences of their own, and each keeps all that its text leaves"
 _ALSO_STATES = "what lasts from step to step takes its room first"
 _ALSO_UNIT = "the gathered unit takes its room as well"
 _DOWN = "a part of a token? Round down to whole ones"
@@ -74,7 +74,7 @@ _DOWN = "a part of a token? Round down to whole ones"
 
 _MEMORY = NumberExercise(
     key="07.2",
-    title="the longest text that fits",
+    title="the longest sequence that fits",
     given=memory,
     levels={
         "states": Group(2, (
@@ -136,7 +136,7 @@ _MEMORY = NumberExercise(
                 _OWN_TEXT: lambda g: g.S * g.token.on_rank(g.tp) / g.dp / GB,
                 "what every rank has is missing": lambda g: g.S * (g.inside + g.between) / g.tp / GB,
             }, collective=False),
-        ), "right. tp shares a text, and sequence parallelism the part of it that tp alone leaves whole"),
+        ), "right. tp shares a sequence, and sequence parallelism the part of it that tp alone leaves whole"),
         "longest": Group(2, (
             Ask("longest_fsdp", "tokens", lambda g: g.fitting(g.alone, sum(g.token)), {
                 _ALSO_STATES: lambda g: g.fitting(BF16 * g.root, sum(g.token)),
@@ -183,13 +183,13 @@ _MEMORY = NumberExercise(
                     lambda g: g.fitting(g.states + g.unit, g.token.on_rank(g.tp, False)),
                     lambda g: g.fitting(g.states + g.unit, g.token.on_rank(g.tp, False), g.tp),
                 ),
-                "dp times as long? Ranks along dp do not share a text": (
+                "dp times as long? Ranks along dp do not share a sequence": (
                     lambda g: g.dp * g.fitting(g.states + g.unit, g.token.on_rank(g.tp), g.tp)
                 ),
             }, follows=lambda own, g: int(
                 (g.budget - own["states_gb"] - own["unit_gb"]) * g.S / own["sequence_gb"]
             ) // g.tp * g.tp, collective=False),
-        ), "right: the same GPUs read a text several times as long, because tp of them read it together"),
+        ), "right: the same GPUs read a sequence several times as long, because tp of them read it together"),
     },
     hints=(
         "A rank has a tp-th of each matrix and every norm. Of that it keeps a dp-th, with 16 bytes for each number.",

@@ -87,7 +87,7 @@ _CLAIMS = NumberExercise(
         "line": Group(2, (
             Ask("wrong_line", "", WRONG_LINE, {
                 "line 1 is true: it is what all GPUs do, over as many times what one does alone": 1,
-                "line 2 is true: with 128 times as many GPUs and texts a step takes a little longer": 2,
+                "line 2 is true: with 128 times as many GPUs and sequences a step takes a little longer": 2,
                 "line 4 is true: nothing was computed again, and the peak is the dense one": 4,
             }, collective=False),
             Ask("right_share", "", lambda g: g.claimed * 6 / 8, {
@@ -107,7 +107,7 @@ _CLAIMS = NumberExercise(
                 ),
                 "two operations are forward alone. Backward takes four more": lambda g: g.used / 3,
                 "with one GPU's peak? All of them have worked for the whole step": lambda g: g.used * g.a100s,
-                "that is a text's tokens. The step read a whole batch": lambda g: g.used * 2048 / g.tokens,
+                "that is a sequence's tokens. The step read a whole batch": lambda g: g.used * 2048 / g.tokens,
                 "that is over the H100's peak. These were A100s": lambda g: g.used * g.a100_peak / g.h100_peak,
                 PERCENT: lambda g: 100 * g.used,
             }, collective=False, tolerance=1e-3),

@@ -20,7 +20,7 @@ Way = tuple[int, int, int]  # tp, pp, micro-batch
 
 
 class Job(NamedTuple):
-    """A cluster and a model: GPUs, GPUs of a node, heads, layers, texts of a batch, GB of a GPU; and GB of a layout."""
+    """A cluster and a model: GPUs, GPUs of a node, heads, layers, sequences of a batch, GB of a GPU; and GB of a layout."""
 
     gpus: int
     per_node: int
@@ -64,14 +64,14 @@ class Job(NamedTuple):
             "node": f"a node has {self.per_node} GPUs",
             "heads": f"{self.heads} heads do not divide by {tp}",
             "layers": f"{self.layers} layers do not divide by {pp}",
-            "batch": f"dp is {dp}, and {self.batch} texts do not divide by {dp} x {micro}",
+            "batch": f"dp is {dp}, and {self.batch} sequences do not divide by {dp} x {micro}",
             "memory": f"it takes {self.gigabytes(*way):.1f} GB, and a GPU has {self.room:g}",
         }[rule]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """GB of a layout: states of a GPU's share, and a text's activations for each stage from its own on."""
+    """GB of a layout: states of a GPU's share, and a sequence's activations for each stage from its own on."""
 
     states: float
     text: float
@@ -166,7 +166,7 @@ def _wrong_ways(job: Job, found: Sequence[Way]) -> str:
         tp, pp, micro = way
         named = f"tp {tp}, pp {pp}, micro-batch {micro}"
         if way not in every:
-            return f"{named} is none of the layouts: degrees divide the GPUs, and a micro-batch has 1, 2, 4 or 8 texts"
+            return f"{named} is none of the layouts: degrees divide the GPUs, and a micro-batch has 1, 2, 4 or 8 sequences"
         if job.broken(way):
             return f"{named} is among the possible layouts, but {job.why(way)}"
         if found.count(way) > 1:
@@ -240,7 +240,7 @@ _LEGAL = asked_exercise(
         "tp may fill a node: only what is larger than per_node breaks the rule": _of(
             per_node=lambda job, way: job.per_node - 1
         ),
-        "the batch was divided by dp alone. Each of dp replicas takes micro-batches of so many texts": _of(
+        "the batch was divided by dp alone. Each of dp replicas takes micro-batches of so many sequences": _of(
             batch=lambda job, way: job.batch * way[2]
         ),
         "the batch was divided by the micro-batch alone. dp replicas share it as well": _of(

@@ -40,7 +40,7 @@ _FIRST: dict[str, Any] = {
 _SMALLER = {**_FIRST, "model": "llama3_1_70b", "gpus": 64, "batch": 256}
 _PRESETS = {
     "405B on 16,384 H100": _FIRST,
-    "… with texts cut": {**_FIRST, "cut": True},
+    "… with sequences cut": {**_FIRST, "cut": True},
     "70B on 64 H100": _SMALLER,
     "… network four times slower": {**_SMALLER, "network": 0.25},
     "8B on one node": {**_FIRST, "model": "llama3_1_8b", "gpus": 8, "batch": 128},
