@@ -61,7 +61,9 @@ def one_layer(tokens, tp=1):
     )  # in the middle: no embedding, no output head
 
 
-whole_layers = {f"one sequence of {tokens:,} tokens": one_layer(tokens) for tokens in (8192, 32768, 131072)}
+whole_layers = {
+    f"one sequence of {tokens:,} tokens": one_layer(tokens) for tokens in (8192, 32768, 131072)
+}
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]

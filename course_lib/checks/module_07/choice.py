@@ -17,7 +17,7 @@ _FREE = 2  # GB of a GPU that nobody takes
 
 
 class Cluster(NamedTuple):
-    """Nodes of g GPUs, bytes per second inside and between; a sequence, a layer, what a token leaves; and a GPU's GB."""
+    """Nodes of g GPUs, bytes/s inside and between; a sequence, a layer, what a token leaves; and a GPU's GB."""
 
     nodes: int
     g: int

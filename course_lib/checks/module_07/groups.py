@@ -102,7 +102,7 @@ _MESH = calls_exercise(
                 along_dp=lambda one: [one.rank // one.dp * one.dp + other for other in range(one.dp)],
             )
         ),
-        "the dp groups are neighbours too. Then a rank and its neighbour would share both the sequence and the weights": (
+        "the dp groups are neighbours too. Then neighbours would share both the sequence and the weights": (
             partial(_found, along_dp=lambda one: [one.rank // one.dp * one.dp + other for other in range(one.dp)])
         ),
         "from row to row of the mesh it is tp ranks further, since a row has so many": (

@@ -20,7 +20,7 @@ Way = tuple[int, int, int]  # tp, pp, micro-batch
 
 
 class Job(NamedTuple):
-    """A cluster and a model: GPUs, GPUs of a node, heads, layers, sequences of a batch, GB of a GPU; and GB of a layout."""
+    """A cluster and a model: GPUs, GPUs a node, heads, layers, sequences of a batch, GB of a GPU; GB of a layout."""
 
     gpus: int
     per_node: int
@@ -166,7 +166,9 @@ def _wrong_ways(job: Job, found: Sequence[Way]) -> str:
         tp, pp, micro = way
         named = f"tp {tp}, pp {pp}, micro-batch {micro}"
         if way not in every:
-            return f"{named} is none of the layouts: degrees divide the GPUs, and a micro-batch has 1, 2, 4 or 8 sequences"
+            return (
+                f"{named} is none of the layouts: degrees divide the GPUs, and a micro-batch has 1, 2, 4 or 8 sequences"
+            )
         if job.broken(way):
             return f"{named} is among the possible layouts, but {job.why(way)}"
         if found.count(way) > 1:
