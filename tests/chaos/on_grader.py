@@ -62,7 +62,7 @@ def _graded() -> tuple[str, dict[str, dict[str, str]], int]:
         scene = Scene(Path(name))
         output, errors = scene.start(__file__, name).communicate(timeout=600)
         left = scene.left() + _asleep()
-        with next(scene.folder.glob("out/grades/*.csv")).open() as file:
+        with next(scene.folder.glob("out/grades/*.csv")).open(encoding="utf-8-sig") as file:
             return output + errors, {row["student"]: row for row in csv.DictReader(file)}, left
 
 

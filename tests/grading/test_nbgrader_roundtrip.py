@@ -175,7 +175,7 @@ def graded_rows(submissions, out, master, *options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grading, "masters", lambda: {MODULE: master})
         assert grading.main("grade", str(folder), f"--out={out}", "--cell-timeout=10", *options) == 0
-    with (out / "grades" / f"{MODULE}.csv").open() as file:
+    with (out / "grades" / f"{MODULE}.csv").open(encoding="utf-8-sig") as file:
         return {row["student"]: row for row in csv.DictReader(file)}
 
 
@@ -249,7 +249,7 @@ def test_ctrl_c_keeps_what_is_done_and_ends_the_rest(master, out, tmp_path, monk
     with pytest.raises(AssertionError):
         graded_rows({"ann": "", "ben": "", "cho": learner_copy(master)}, tmp_path, master, "--jobs=1")
     assert "make grade: stopped; what was finished is written" in capsys.readouterr().err
-    with (tmp_path / "grades" / f"{MODULE}.csv").open() as file:
+    with (tmp_path / "grades" / f"{MODULE}.csv").open(encoding="utf-8-sig") as file:
         assert [row["student"] for row in csv.DictReader(file)] == ["ann", "ben"]
 
 
