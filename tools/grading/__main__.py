@@ -87,7 +87,8 @@ def grade(arguments: argparse.Namespace) -> None:
         raise GradingError(f"no submission in {arguments.folder}; put each into STUDENT/{names}")
     with only_grader_in(arguments.out / "grades") as folder:
         tables = {module: table_of(folder, module, arguments.seed) for module in sorted({one.module for one in found})}
-        for number, marked in enumerate(mark_all(arguments, found, feedback=arguments.feedback), 1):
+        all_marked = mark_all(arguments, found, arguments.folder, feedback=arguments.feedback)
+        for number, marked in enumerate(all_marked, 1):
             tables[marked.grade.module].add(marked.grade)
             print(f"[{number}/{len(found)}] {told(marked)}", flush=True)
             if marked.page:
@@ -129,11 +130,18 @@ def add_missing(table: Table, module: str, roster: list[str], seed: int) -> None
             table.add(Grade(student=student, module=module, points=nothing, possible=possible, remark="no submission"))
 
 
-def mark_all(arguments: argparse.Namespace, found: list[Submission], *, feedback: bool = False) -> Iterator[Marked]:
-    """Mark with the command line's options; say first what isolation is left out."""
-    if isolation.left_out():
-        print(f"isolation: {isolation.left_out()}", flush=True)
-    marker = Marker(masters=masters(), seed=arguments.seed, cell_timeout=arguments.cell_timeout, feedback=feedback)
+def mark_all(
+    arguments: argparse.Namespace, found: list[Submission], folder: Path, *, feedback: bool = False
+) -> Iterator[Marked]:
+    """Mark with the command line's options; say first what a submission can reach."""
+    print(f"isolation: {isolation.told()}", flush=True)
+    marker = Marker(
+        masters=masters(),
+        seed=arguments.seed,
+        cell_timeout=arguments.cell_timeout,
+        feedback=feedback,
+        runs=isolation.Runs(hidden=(arguments.out, folder)),
+    )
     return marker.mark_all(found, arguments.jobs)
 
 
@@ -153,7 +161,7 @@ def grade_all(arguments: argparse.Namespace) -> int:
             write(solution_copy(master), folder / "solved" / f"{module}.ipynb")
             write(learner_copy(master), folder / "untouched" / f"{module}.ipynb")
         found, _ = find_submissions(folder, list(masters()))
-        for marked in mark_all(arguments, found):
+        for marked in mark_all(arguments, found, folder):
             wanted = marked.grade.of if marked.grade.student == "solved" else 0
             bad += marked.grade.total != wanted
             print(f"{told(marked)}, expected {wanted:g}", flush=True)
