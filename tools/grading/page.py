@@ -21,7 +21,6 @@ POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
     "img-src data:; base-uri 'none'; form-action 'none'\" />"
 )
-CHARSET = '<meta charset="utf-8" />'
 SHOWN = ("text/html", "text/markdown", "text/latex", "text/plain", "image/svg+xml", "image/png", "image/jpeg")
 TAGS = frozenset(
     ["a", "abbr", "b", "blockquote", "br", "code", "dd", "del", "details", "div", "dl", "dt", "em", "hr", "i", "img"]
@@ -40,9 +39,10 @@ def feedback(notebook: Any, resources: dict[str, Any]) -> str:
     exporter.register_filter("clean_html", harmless)
     exporter.register_filter("markdown2html", lambda text: harmless(markdown2html(text)))
     page = str(exporter.from_notebook_node(without_tricks(notebook), resources=resources)[0])
-    head, end, body = page.partition("</head>")
+    before, start, rest = page.partition("<head>")
+    head, end, body = rest.partition("</head>")
     head = re.sub(r"<script.*?</script>", "", head, flags=re.DOTALL)  # the template's own, for formulas
-    return head.replace(CHARSET, CHARSET + POLICY, 1) + end + body
+    return "".join([before, start, POLICY, head, end, body])
 
 
 def without_tricks(notebook: Any) -> Any:
@@ -54,9 +54,8 @@ def without_tricks(notebook: Any) -> Any:
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.metadata = nbformat.from_dict({})
-                output.data = nbformat.from_dict(
-                    {kind: text for kind, text in output.data.items() if is_shown(kind, text)}
-                )
+                kept = {kind: text for kind, text in output.data.items() if is_shown(kind, text)}
+                output.data = nbformat.from_dict(kept or {"text/plain": f"not shown: {', '.join(output.data)}"})
     return shown
 
 
