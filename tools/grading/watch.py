@@ -15,7 +15,6 @@ from tools.paths import LEARNER, ROOT
 
 Facts = tuple[int, ...]
 NAMED = 3  # changed files in a message
-CACHES = "__pycache__"
 
 
 @dataclass
@@ -29,9 +28,10 @@ class Watch:
         self.first = dict(self._now())
 
     def changed(self) -> str:
-        """The names of what is new, other or gone; empty if nothing is."""
+        """The names of what is new, other or gone; empty if nothing is. A file stands for its folder."""
         now = dict(self._now())
-        names = sorted(name for name in now.keys() | self.first.keys() if now.get(name) != self.first.get(name))
+        found = {name for name in now.keys() | self.first.keys() if now.get(name) != self.first.get(name)}
+        names = sorted(found - {os.path.dirname(name) for name in found})
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return ", ".join(names[:NAMED]) + more
 
