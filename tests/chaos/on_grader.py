@@ -23,6 +23,10 @@ LINES = (  # student, fault, what was done, what is said, which of the student's
     ("vandal", "surviving processes", "a cell starts processes in sessions of their own", "", "02.5"),
     ("vandal", "writes to the template", "a cell looks for a gradebook and sets the points to 0", "", "02.5"),
     ("thief", "solutions reached", "a cell looks for the solutions in every folder above", "", "02.3"),
+    ("stops", "SIGSTOP", "a cell stops the program that runs it", "", "nothing"),
+    ("kills", "SIGKILL", "a cell kills the program that runs it", "", "02.5"),
+    ("doubled", "duplicated ids", "all cells twice, then the stubs; the answers first", "", "nothing"),
+    ("bytes", "name of other bytes", "the folder's name is in Latin-1", r"bytes-\\xfc: 26 of 26", "nothing"),
     (LINK, "link", "the notebook is a symbolic link to the solutions", "not taken, it is a symbolic link", "no row"),
 )
 
@@ -39,11 +43,33 @@ def lines() -> Iterator[Line]:
             lost=costs if costs == "no row" else f"{costs} of its own",
             within_s=120.0,
         )
+    yield Line(
+        part=PART,
+        fault="spreadsheet",
+        done="the table comes back as Excel saves it in Germany",
+        do=_saved_by_a_spreadsheet,
+        said="02.csv: 1 rows written, 1 kept from before$",
+        lost="nothing",
+        within_s=5.0,
+    )
+
+
+def _saved_by_a_spreadsheet(folder: Path) -> Seen:
+    from tools.grading.table import Grade, Table
+
+    path, started = folder / "02.csv", time.monotonic()
+    path.write_text("Student;Points;2,1\nann;1,5;1,5\nZoë;1;1\n", encoding="cp1252")
+    table = Table(path, ["02.1"])
+    table.add(Grade(student="ann", module="02", points={"02-1-values": 2.0}, possible={"02-1-values": 2.0}))
+    points = {student: row["02.1"] for student, row in Table(path, ["02.1"]).rows.items()}
+    lost = "nothing" if points == {"ann": "2", "Zoë": "1"} else f"the class, but for {points}"
+    return Seen(said=str(table), seconds=time.monotonic() - started, lost=lost)
 
 
 def _of_student(student: str, folder: Path) -> Seen:
     said, rows, left = _graded()
-    line = next((text for text in said.splitlines() if re.search(rf"\b{student}\b", text)), said)
+    student = next((name for name in rows if name.startswith(student)), student)
+    line = next((text for text in said.splitlines() if re.search(rf"\b{re.escape(student)}\b", text)), said)
     seconds = re.search(r", (\d+) s", line)
     lost = _lost(rows[student], rows[LAST]) + " of its own" if student in rows else "no row"
     if rows[LAST]["points"] != rows[LAST]["of"]:
@@ -52,7 +78,8 @@ def _of_student(student: str, folder: Path) -> Seen:
 
 
 def _lost(row: dict[str, str], whole: dict[str, str]) -> str:
-    return ", ".join(name for name in row if re.fullmatch(r"\d\d\.\d+", name) and float(row[name]) < float(whole[name]))
+    exercises = [name for name in row if re.fullmatch(r"\d\d\.\d+", name)]
+    return ", ".join(name for name in exercises if float(row[name]) < float(whole[name])) or "nothing"
 
 
 @cache
@@ -62,7 +89,7 @@ def _graded() -> tuple[str, dict[str, dict[str, str]], int]:
         scene = Scene(Path(name))
         output, errors = scene.start(__file__, name).communicate(timeout=600)
         left = scene.left() + _asleep()
-        with next(scene.folder.glob("out/grades/*.csv")).open() as file:
+        with next(scene.folder.glob("out/grades/*.csv")).open(encoding="utf-8-sig") as file:
             return output + errors, {row["student"]: row for row in csv.DictReader(file)}, left
 
 
@@ -82,9 +109,12 @@ def _asleep() -> int:
 
 def _main(name: str) -> int:
     """In a program of its own: hand in the class and grade it."""
+    import os
+
     import nbformat
 
     from tests.grading import test_nbgrader_roundtrip as roundtrip
+    from tests.grading import test_resilience as resilience
     from tools.exercise_text import solution_copy
     from tools.grading import __main__ as grading
     from tools.paths import ROOT
@@ -97,6 +127,10 @@ def _main(name: str) -> int:
         "exits": roundtrip.solved_but(master, c02_3=roundtrip.KERNEL_EXIT),
         "vandal": roundtrip.solved_but(master, c02_5=vandal),
         "thief": roundtrip.solved_but(master, c02_3=roundtrip.THIEF),
+        "stops": resilience.with_answer(master, resilience.ABOVE.format("SIGSTOP"), where="02-5"),
+        "kills": resilience.with_answer(master, resilience.ABOVE.format("SIGKILL"), where="02-5"),
+        "doubled": resilience.doubled(master),
+        os.fsdecode(b"bytes-\xfc"): solution_copy(master),
         LAST: solution_copy(master),
     }
     for student, notebook in class_.items():

@@ -16,10 +16,10 @@ def outputs_of(tmp_path, monkeypatch):
     for name, value in quiet_kernels(tmp_path).items():
         monkeypatch.setenv(name, value)
 
-    def run(*sources):
+    def run(*sources, seconds=60):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
         notebook.cells.insert(0, nbformat.v4.new_markdown_cell("# Title"))
-        execute.SurvivingClient(notebook, timeout=30).run()
+        execute.SurvivingClient(notebook, 30, lambda index, outputs: None).run(seconds, {})
         return [[output.get("ename", output.get("text")) for output in cell.outputs] for cell in notebook.cells[1:]]
 
     return run
@@ -29,6 +29,5 @@ def test_an_error_that_the_code_has_silenced_is_one(outputs_of):
     assert outputs_of("x = 1", SILENCED, "print(x)") == [[], ["ZeroDivisionError"], ["1\n"]]
 
 
-def test_cells_after_the_notebook_s_time_are_not_run(outputs_of, monkeypatch):
-    monkeypatch.setattr(execute, "NOTEBOOK_S", -1)
-    assert outputs_of("print(1)", "print(2)") == [["SubmissionTimeout"], ["SubmissionTimeout"]]
+def test_cells_after_the_notebook_s_time_are_not_run(outputs_of):
+    assert outputs_of("print(1)", "print(2)", seconds=-1) == [["SubmissionTimeout"], ["SubmissionTimeout"]]

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tools.grading.names import file_name
 from tools.grading.submissions import find_submissions
 
 MODULES = ["01_why_distributed", "02_collectives"]
@@ -83,3 +84,29 @@ def test_of_two_notebooks_the_row_says_which_one_counts(tmp_path):
             "2 notebooks: lee_7_2_02_collectives.ipynb was graded, not lee_7_1_02_collectives.ipynb",
         ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "student"),
+    [
+        (b"J\xfcrgen", "J\\xfcrgen"),  # Windows' archives
+        (b"J\x81rgen_7_assignsubmission_file_", "J\\x81rgen_7"),
+        ("Ju\u0308rgen".encode(), "J\u00fcrgen"),  # macOS takes letters apart
+        (b"ann\nben\x1b[2J", "ann\\x0aben\\x1b[2J"),
+        (b" ann ", "ann"),
+        (b"_assignsubmission_file_", "_assignsubmission_file_"),
+    ],
+)
+def test_names_of_any_bytes_become_one_line_of_text(tmp_path, folder, student):
+    place = tmp_path / os.fsdecode(folder)
+    hand_in(place, "02_collectives.ipynb", "old/02_collectives.ipynb", "a.txt")
+    [found], lines = find_submissions(tmp_path, MODULES)
+    assert found.student == student and found.path == place / "02_collectives.ipynb"
+    for text in (found.remark, *lines):
+        assert text.encode() and text.isprintable()
+
+
+@pytest.mark.parametrize("student", ["x" * 400, "\u00fc" * 300, "..", "a/b", "."])
+def test_a_student_s_pages_have_a_folder_whatever_the_name(tmp_path, student):
+    (tmp_path / file_name(student)).mkdir()
+    assert [place.parent for place in tmp_path.iterdir()] == [tmp_path]

@@ -15,15 +15,19 @@ def grade(student, points=2.0, remark=""):
     return Grade(student=student, module="02", points=cells, possible=dict.fromkeys(cells, 2.0), remark=remark)
 
 
+def table_at(path):
+    return Table(path, ["02.1", "02.9", "02.10"])
+
+
 def rows(path):
-    with path.open() as file:
+    with path.open(encoding="utf-8-sig") as file:
         return {row["student"]: row for row in csv.DictReader(file)}
 
 
 def test_a_row_has_the_points_of_each_exercise(tmp_path):
-    table = Table(tmp_path / "grades" / "02.csv")
+    table = table_at(tmp_path / "grades" / "02.csv")
     table.add(grade("ann", remark="2 notebooks"))
-    lines = (tmp_path / "grades" / "02.csv").read_text().splitlines()
+    lines = (tmp_path / "grades" / "02.csv").read_text("utf-8-sig").splitlines()
     assert lines == ["student,module,points,of,02.1,02.9,02.10,remark", "ann,02,3.5,8,3,0,0.5,2 notebooks"]
     assert str(table).endswith("02.csv: 1 rows written")
 
@@ -31,9 +35,9 @@ def test_a_row_has_the_points_of_each_exercise(tmp_path):
 def test_regrading_one_student_keeps_the_class(tmp_path):
     path = tmp_path / "02.csv"
     for student in ("cho", "ann"):
-        Table(path).add(grade(student))
-    path.write_text(path.read_text().replace("remark", "remark,comment").replace(",0.5,", ",0.5,,well done"))
-    table = Table(path)
+        table_at(path).add(grade(student))
+    path.write_text(path.read_text("utf-8-sig").replace("remark", "remark,comment").replace(",0.5,", ",0.5,,well done"))
+    table = table_at(path)
     table.add(grade("ann", points=0.0, remark="late"))
     found = rows(path)
     assert [(name, row["points"], row["remark"], row["comment"]) for name, row in found.items()] == [
@@ -44,7 +48,7 @@ def test_regrading_one_student_keeps_the_class(tmp_path):
 
 
 def test_each_row_is_on_disk_before_the_next(tmp_path):
-    table = Table(tmp_path / "02.csv")
+    table = table_at(tmp_path / "02.csv")
     for number, student in enumerate(["ann", "ben", "cho"], 1):
         table.add(grade(student))
         assert len(rows(tmp_path / "02.csv")) == number

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
+import io
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tools.build_exercises import EXERCISES, write
@@ -14,8 +17,9 @@ from tools.exercise_text import learner_copy, solution_copy
 from tools.grading import isolation
 from tools.grading.assignment import make_assignment
 from tools.grading.marking import Marked, Marker
+from tools.grading.names import file_name
 from tools.grading.submissions import Submission, find_submissions
-from tools.grading.table import Grade, GradingError, Table, read_roster, unknown
+from tools.grading.table import Grade, GradingError, Table, exercises_of, read_roster, unknown
 from tools.paths import ROOT, quiet_kernels
 
 OUT = ROOT / "build"
@@ -24,6 +28,9 @@ OUT = ROOT / "build"
 def main(*words: str) -> int:
     """Release, grade, or run the round trip of every module."""
     arguments = parsed(words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name in letters that this terminal lacks
     os.environ.update(quiet_kernels())  # where nbconvert finds its templates
     try:
         return int(arguments.run(arguments) or 0)
@@ -78,19 +85,40 @@ def grade(arguments: argparse.Namespace) -> None:
     if not found:
         names = ", ".join(f"{module}.ipynb" for module in masters())
         raise GradingError(f"no submission in {arguments.folder}; put each into STUDENT/{names}")
-    tables = {one.module: Table(arguments.out / "grades" / f"{one.module}.csv") for one in found}
-    for number, marked in enumerate(mark_all(arguments, found, feedback=arguments.feedback), 1):
-        tables[marked.grade.module].add(marked.grade)
-        print(f"[{number}/{len(found)}] {told(marked)}", flush=True)
-        if marked.page:
-            page = arguments.out / "feedback" / marked.grade.student / f"{marked.grade.module}.html"
-            page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(marked.page)
-    for module, table in tables.items():
-        add_missing(table, module, roster, arguments.seed)
-        print(table)
+    with only_grader_in(arguments.out / "grades") as folder:
+        tables = {module: table_of(folder, module, arguments.seed) for module in sorted({one.module for one in found})}
+        all_marked = mark_all(arguments, found, arguments.folder, feedback=arguments.feedback)
+        for number, marked in enumerate(all_marked, 1):
+            tables[marked.grade.module].add(marked.grade)
+            print(f"[{number}/{len(found)}] {told(marked)}", flush=True)
+            if marked.page:
+                page = arguments.out / "feedback" / file_name(marked.grade.student) / f"{marked.grade.module}.html"
+                page.parent.mkdir(parents=True, exist_ok=True)
+                page.write_text(marked.page, encoding="utf-8", errors="backslashreplace")
+        for module, table in tables.items():
+            add_missing(table, module, roster, arguments.seed)
+            print(table)
     if strangers := unknown({one.student for one in found}, roster):
         print(strangers)
+
+
+def table_of(folder: Path, module: str, seed: int) -> Table:
+    """The module's table as it is; a heading that a spreadsheet has changed is known by its exercises."""
+    return Table(folder / f"{module}.csv", exercises_of(make_assignment(masters()[module], seed).possible))
+
+
+@contextmanager
+def only_grader_in(folder: Path) -> Iterator[Path]:
+    """Keep a folder of tables to this run, since each run writes whole tables from what it has read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    except BlockingIOError as error:
+        raise GradingError(f"another make grade writes to {folder}; wait for its end") from error
+    finally:
+        os.close(handle)
 
 
 def add_missing(table: Table, module: str, roster: list[str], seed: int) -> None:
@@ -102,11 +130,18 @@ def add_missing(table: Table, module: str, roster: list[str], seed: int) -> None
             table.add(Grade(student=student, module=module, points=nothing, possible=possible, remark="no submission"))
 
 
-def mark_all(arguments: argparse.Namespace, found: list[Submission], *, feedback: bool = False) -> Iterator[Marked]:
-    """Mark with the command line's options; say first what isolation is left out."""
-    if isolation.left_out():
-        print(f"isolation: {isolation.left_out()}", flush=True)
-    marker = Marker(masters=masters(), seed=arguments.seed, cell_timeout=arguments.cell_timeout, feedback=feedback)
+def mark_all(
+    arguments: argparse.Namespace, found: list[Submission], folder: Path, *, feedback: bool = False
+) -> Iterator[Marked]:
+    """Mark with the command line's options; say first what a submission can reach."""
+    print(f"isolation: {isolation.told()}", flush=True)
+    marker = Marker(
+        masters=masters(),
+        seed=arguments.seed,
+        cell_timeout=arguments.cell_timeout,
+        feedback=feedback,
+        runs=isolation.Runs(hidden=(arguments.out, folder)),
+    )
     return marker.mark_all(found, arguments.jobs)
 
 
@@ -126,7 +161,7 @@ def grade_all(arguments: argparse.Namespace) -> int:
             write(solution_copy(master), folder / "solved" / f"{module}.ipynb")
             write(learner_copy(master), folder / "untouched" / f"{module}.ipynb")
         found, _ = find_submissions(folder, list(masters()))
-        for marked in mark_all(arguments, found):
+        for marked in mark_all(arguments, found, folder):
             wanted = marked.grade.of if marked.grade.student == "solved" else 0
             bad += marked.grade.total != wanted
             print(f"{told(marked)}, expected {wanted:g}", flush=True)

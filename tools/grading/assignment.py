@@ -5,8 +5,6 @@ nbgrader's database is kept in memory, a fresh one from the same bytes for each 
 
 from __future__ import annotations
 
-import copy
-import json
 import logging
 import sqlite3
 import uuid
@@ -18,17 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import nbformat
-from nbconvert.exporters import HTMLExporter
 from nbgrader.api import Base, Gradebook
-from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
-from nbgrader.preprocessors import ClearSolutions, Execute, GetGrades
+from nbgrader.converters import Autograde, GenerateAssignment
+from nbgrader.preprocessors import ClearSolutions, Execute, OverwriteCells
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SAWarning
 
 from tools.exercise_text import SEED, read_master, without_solution
+from tools.grading.page import feedback
+from tools.grading.restored import count_the_best, restored, with_one_of_each
 
-Run = Callable[[str], str]  # executes a notebook, given as JSON; returns the outputs of each cell, as JSON
+Run = Callable[[Any], None]  # executes a notebook and fills in the outputs of its cells
 
 logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # what goes wrong is an exception too
 
@@ -44,7 +42,6 @@ class ExerciseStubs(ClearSolutions):
 
 PARTS = GenerateAssignment.class_traits()["preprocessors"].default()
 RELEASE = [{ClearSolutions: ExerciseStubs}.get(part, part) for part in PARTS]
-SANITIZE = Autograde.class_traits()["sanitize_preprocessors"].default()
 STUDENT = "student"  # each database has one
 SCORE = [part for part in Autograde.class_traits()["autograde_preprocessors"].default() if part is not Execute]
 
@@ -84,8 +81,10 @@ def points_of(assignment: Assignment, notebook: Any, run: Run, *, page: bool) ->
     """
     module = assignment.module
     with database(assignment.book) as (url, _):
-        notebook = through(SANITIZE, with_missing(notebook, assignment.release), facts(url, module))
-        execute(notebook, run)
+        notebook = through([OverwriteCells], restored(notebook, assignment.release), facts(url, module))  # hidden tests
+        with_one_of_each(notebook.cells)
+        run(notebook)
+        count_the_best(notebook.cells)
         notebook = through(SCORE, notebook, facts(url, module))
         with Gradebook(url) as grades:
             found = grades.find_submission_notebook(module, module, STUDENT)
@@ -96,46 +95,7 @@ def points_of(assignment: Assignment, notebook: Any, run: Run, *, page: bool) ->
 def seed_of(notebook: Any, otherwise: int) -> int:
     """The GRADE_SEED that a submission's own cells name: what its given numbers and inputs came from."""
     named = (SEED.search(cell.source) for cell in notebook.cells if cell.cell_type == "code")
-    return next((int(found["seed"]) for found in named if found), otherwise)
-
-
-def with_missing(notebook: Any, release: Any) -> Any:
-    """A copy in which each cell of the release that was deleted stands behind the one that it followed.
-
-    Raises: ValueError if the cells have lost the marks by which nbgrader knows them.
-    """
-    notebook = copy.deepcopy(notebook)
-    if not any(map(mark_of, notebook.cells)):
-        raise ValueError(
-            "its cells have lost nbgrader's metadata; ask for the notebook as it was handed out, filled in"
-        )
-    behind = 0
-    for cell in filter(mark_of, release.cells):
-        places = [number for number, other in enumerate(notebook.cells) if mark_of(other) == mark_of(cell)]
-        if not places:
-            notebook.cells.insert(behind, nbformat.from_dict({**cell, "id": uuid.uuid4().hex[:8]}))
-            places = [behind]
-        behind = places[-1] + 1
-    return notebook
-
-
-def mark_of(cell: Any) -> str:
-    """nbgrader's name of a cell; empty if it has none."""
-    return str(cell.metadata.get("nbgrader", {}).get("grade_id", ""))
-
-
-def execute(notebook: Any, run: Run) -> None:
-    """Fill in the outputs of all cells; what runs the cells sees this notebook alone, and only outputs come back."""
-    for cell, outputs in zip(notebook.cells, json.loads(run(nbformat.writes(notebook))), strict=True):
-        if cell.cell_type == "code":
-            cell.outputs = [nbformat.from_dict(output) for output in outputs]
-
-
-def feedback(notebook: Any, resources: dict[str, Any]) -> str:
-    """nbgrader's page for the student: the points of each cell, and the hidden tests."""
-    exporter = HTMLExporter(config=GenerateFeedback().config)
-    exporter.register_preprocessor(GetGrades, enabled=True)
-    return str(exporter.from_notebook_node(notebook, resources=resources)[0])
+    return next((int(found["seed"]) for found in named if found and len(found["seed"]) < 10), otherwise)
 
 
 def through(parts: Iterable[Callable[..., Any]], notebook: Any, resources: dict[str, Any]) -> Any:

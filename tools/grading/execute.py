@@ -1,16 +1,16 @@
 """Executes a submission so that a cell which kills its kernel, or loops where no interrupt arrives, fails alone.
 
-It runs beside the submission, so it imports nothing of the course: the notebook comes on standard input, and what each
-of its cells put out goes to standard output.
+It runs beside the submission, so it imports nothing of the course. The notebook comes on standard input. Each cell is
+told on standard output when it begins and when it has ended: what a later cell does to this program undoes nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import nbformat
@@ -18,24 +18,29 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_output
 
-NOTEBOOK_S = 900  # cells after that are not run
 LOCKED_S = 240  # a cell that students cannot edit (imports, checks) may take long on a busy machine
+COPY_OF = "copy_of"  # in the metadata of a graded cell that is there once more: its grade id
+PRINTED = 2_000_000  # characters that a cell may put out; a loop that prints would fill the memory
+Tell = Callable[[int, list[Any] | None], None]
 
 
 def main() -> None:
-    """Execute the notebook on standard input and write its cells' outputs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cell-timeout", type=int, required=True, help="seconds for a cell that students write")
-    arguments = parser.parse_args()
-    notebook = nbformat.reads(sys.stdin.read(), as_version=4)
-    SurvivingClient(notebook, timeout=arguments.cell_timeout).run()
-    json.dump([cell.get("outputs", []) for cell in notebook.cells], sys.stdout)
+    """Execute the cells of the notebook on standard input that are not done, and tell what they put out."""
+    given = json.load(sys.stdin)
+    notebook = nbformat.from_dict(given["notebook"])
+    done = {int(index): outputs for index, outputs in given["done"].items()}
+    SurvivingClient(notebook, given["cell_timeout"], tell).run(given["seconds"], done)
+
+
+def tell(index: int, outputs: list[Any] | None) -> None:
+    """Say that a cell begins, or what it has put out."""
+    print(json.dumps({"cell": index, "outputs": outputs}), flush=True)
 
 
 class SurvivingClient(NotebookClient):
     """Execution that goes on in a fresh kernel, in which the earlier good cells have run again."""
 
-    def __init__(self, notebook: Any, timeout: int) -> None:
+    def __init__(self, notebook: Any, timeout: int, tell: Tell) -> None:
         super().__init__(
             notebook,
             timeout=timeout,
@@ -45,22 +50,30 @@ class SurvivingClient(NotebookClient):
             error_on_timeout={"ename": "CellTimeoutError", "evalue": f"no end after {timeout} s", "traceback": []},
             raise_on_iopub_timeout=True,
             shutdown_kernel="immediate",
+            on_cell_execute=lambda cell, cell_index: tell(cell_index, None),
             on_cell_executed=note_error,
             extra_arguments=["--HistoryManager.enabled=False"],
         )
+        self.tell = tell
+        self.printed = 0
 
-    def run(self) -> None:
-        """Execute all cells."""
-        started = time.monotonic()
+    def run(self, seconds: float, done: dict[int, list[Any]]) -> None:
+        """Execute all cells that are not done, as long as there is time."""
+        end = time.monotonic() + seconds
+        for index, outputs in done.items():
+            self.nb.cells[index].outputs = [nbformat.from_dict(output) for output in outputs]
         self.reset_execution_trackers()
         with self.setup_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            if done:
+                self.replay(max(done) + 1)
             for index, cell in enumerate(self.nb.cells):
-                if cell.cell_type != "code":
+                if cell.cell_type != "code" or index in done:
                     continue
-                if time.monotonic() - started > NOTEBOOK_S:
-                    fail(cell, "SubmissionTimeout", f"not run: the notebook took more than {NOTEBOOK_S} s")
+                if time.monotonic() > end:
+                    fail(cell, "SubmissionTimeout", "not run: the notebook took too long")
                 else:
                     self.run_cell(cell, index)
+                self.tell(index, cell.outputs)
 
     def run_cell(self, cell: Any, index: int) -> None:
         """Execute one cell; what it breaks is mended for the next ones."""
@@ -79,13 +92,17 @@ class SurvivingClient(NotebookClient):
 
     def _get_timeout(self, cell: Any) -> int | None:
         """What students write ends soon or never."""
-        locked = cell is not None and cell.metadata.get("nbgrader", {}).get("locked")
+        locked = cell is not None and (COPY_OF in cell.metadata or cell.metadata.get("nbgrader", {}).get("locked"))
         return LOCKED_S if locked else super()._get_timeout(cell)
 
     def recover(self, index: int) -> None:
         """Start a fresh kernel and run the earlier cells that had no error; graded cells have their result already."""
+        self.replace_kernel()
+        self.replay(index)
+
+    def replay(self, index: int) -> None:
+        """Run again what later cells build on; begin anew without a cell that ends the kernel this time."""
         while True:
-            self.replace_kernel()
             earlier = [(i, cell) for i, cell in enumerate(self.nb.cells[:index]) if is_replayed(cell)]
             try:
                 for number, cell in earlier:
@@ -93,6 +110,15 @@ class SurvivingClient(NotebookClient):
                 return
             except (CellTimeoutError, DeadKernelError) as error:
                 fail(cell, type(error).__name__, "this cell ended its kernel when it ran again")
+                self.tell(number, cell.outputs)
+                self.replace_kernel()
+
+    def output(self, outs: list[Any], msg: dict[str, Any], display_id: str | None, cell_index: int) -> Any:
+        """Keep what a cell puts out, up to a limit; an error is always kept."""
+        self.printed = (self.printed if outs else 0) + len(str(msg["content"]))
+        if msg["msg_type"] != "error" and self.printed > PRINTED:
+            return None
+        return super().output(outs, msg, display_id, cell_index)
 
     def replace_kernel(self) -> None:
         """End the kernel at once, whatever it does, and start another."""
@@ -104,7 +130,7 @@ class SurvivingClient(NotebookClient):
 
 def is_replayed(cell: Any) -> bool:
     """Whether a cell belongs to what later cells build on."""
-    if cell.cell_type != "code" or cell.metadata.get("nbgrader", {}).get("grade"):
+    if cell.cell_type != "code" or COPY_OF in cell.metadata or cell.metadata.get("nbgrader", {}).get("grade"):
         return False
     return not any(output.output_type == "error" for output in cell.get("outputs", []))
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.grading.names import readable
+
 MOODLE = re.compile(r"_assignsubmission_(?:file|onlinetext)_?$")
 CANVAS = re.compile(r"^(?P<name>.+?)(?:_LATE)?_(?P<user>\d+)_\d+$")  # name_user_submission, in front of the file's name
 
@@ -37,12 +39,12 @@ def find_submissions(folder: Path, modules: Iterable[str]) -> tuple[list[Submiss
             students.setdefault(inner.parts[0], False)
         found = whose(inner, modules) if (problem := trouble(path)) is None else problem
         if isinstance(found, str):
-            lines.append(f"{inner}: not taken, {found}")
+            lines.append(f"{readable(str(inner))}: not taken, {found}")
             continue
         students[inner.parts[0]] = True
         offered.setdefault(found, []).append(path)
     empty = (name for name, has in students.items() if not has)
-    lines += [f"{name}: no notebook of the course in this folder" for name in empty]
+    lines += [f"{readable(name)}: no notebook of the course in this folder" for name in empty]
     return [best(*who, paths, folder) for who, paths in sorted(offered.items())], lines
 
 
@@ -85,17 +87,17 @@ def whose(inner: Path, modules: Iterable[str]) -> tuple[str, str] | str:
     if len(named) != 1:
         return f"its name should contain that of its module, one of {', '.join(modules)}"
     if len(inner.parts) > 1:
-        return MOODLE.sub("", inner.parts[0]), named[0]
+        return readable(MOODLE.sub("", inner.parts[0])) or readable(inner.parts[0]), named[0]
     before = inner.stem[: inner.stem.lower().index(named[0])].strip(" _-")
     if not before:
         return "it does not say whose it is: put it into a folder with its student's name"
     canvas = CANVAS.match(before)
-    return (f"{canvas['name']}_{canvas['user']}" if canvas else before), named[0]
+    return readable(f"{canvas['name']}_{canvas['user']}" if canvas else before), named[0]
 
 
 def best(student: str, module: str, paths: list[Path], folder: Path) -> Submission:
     """Of several notebooks the one with the very name, then the highest, then the newest."""
     ranked = sorted(paths, key=lambda path: (path.stem != module, len(path.parts), -path.stat().st_mtime, str(path)))
-    chosen, *others = [str(path.relative_to(folder)) for path in ranked]
+    chosen, *others = [readable(str(path.relative_to(folder))) for path in ranked]
     remark = f"{len(ranked)} notebooks: {chosen} was graded, not {', '.join(others)}" if others else ""
     return Submission(student=student, module=module, path=ranked[0], remark=remark)
