@@ -27,30 +27,34 @@ class StageReducer:
 
     def __init__(self, pipeline: Pipeline, plan: Plan, together: ProcessGroup) -> None:
         self.plan, self.hook = plan, allreduce_hook
-        order = sorted(pipeline.stages, key=pipeline.ends.__getitem__)
+        ends = pipeline.ends
+        order = sorted(pipeline.stages, key=lambda stage: ends[stage])
         stages = nn.ModuleList(pipeline.stages[stage] for stage in order)
         complete_with: dict[nn.Parameter, int] = {}
         names: dict[nn.Parameter, str] = {}
         for stage, module in zip(order, stages, strict=True):
             for name, parameter in trained(module).items():
-                complete_with[parameter], names[parameter] = stage, names.get(parameter, name)
+                complete_with[parameter] = stage  # the last one that uses it
+                names.setdefault(parameter, name)
         self.parameters, self.names = list(names), list(names.values())
         self.buffers = list(stages.buffers())
         if plan.init_sync:
             replicate.broadcast_state(stages, plan.group, plan.first_rank)
-        self.buckets = {stage: self._filled([p for p in names if complete_with[p] == stage]) for stage in order}
-        self.places = {
-            number: (bucket, place)
-            for bucket in chain.from_iterable(self.buckets.values())
-            for place, number in enumerate(bucket.numbers)
-        }
+        self.buckets: dict[int, list[Bucket]] = {}  # by stage
+        self.home: dict[nn.Parameter, tuple[Bucket, int]] = {}
+        for stage in order:
+            mine = [parameter for parameter in self.parameters if complete_with[parameter] == stage]
+            self.buckets[stage] = self._filled(mine)
         self.expected = expected.policy(plan, self.names, pipeline.device, together)
 
     def _filled(self, parameters: list[nn.Parameter]) -> list[Bucket]:
-        numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
-        parts = fill(parameters, self.plan.bucket_bytes)
-        as_view = self.plan.gradient_as_bucket_view
-        return [Bucket(part, [numbers[parameter] for parameter in part], as_view=as_view) for part in parts]
+        buckets = []
+        for part in fill(parameters, self.plan.bucket_bytes):
+            bucket = Bucket(part, as_view=self.plan.gradient_as_bucket_view)
+            buckets.append(bucket)
+            for place, parameter in enumerate(part):
+                self.home[parameter] = (bucket, place)
+        return buckets
 
     def prepare_for_backward(self) -> None:
         """Before a step: buffers are the first rank's; nobody waits for a step that raised."""
@@ -62,14 +66,17 @@ class StageReducer:
     def mark_stage_ready(self, stage: int) -> None:
         """Start averaging what is complete with this stage, while others still compute."""
         for bucket in self.buckets[stage]:
-            bucket.begin(())
+            bucket.begin()
             bucket.launch(partial(self.hook, self.plan))
 
     def finalize_backward(self) -> None:
         """All stages are through: wait for the averages, and look at what got no gradient."""
         for bucket in chain.from_iterable(self.buckets.values()):
             bucket.wait()
-        used = {number for number, parameter in enumerate(self.parameters) if parameter.grad is not None}
+        used = set()
+        for number, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                used.add(number)
         for number in self.expected.settle(used):
-            bucket, place = self.places[number]
+            bucket, place = self.home[self.parameters[number]]
             bucket.give(place)
