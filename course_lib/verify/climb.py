@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import NamedTuple
 
@@ -91,8 +91,10 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
         for number in range(plan.steps):
             batch = plan_batch(plan, number)
             kept = [x.clone() for x in batch]
-            watching = number == 0 and not isinstance(trainer, InParts)
-            with (watching and watch) or nullcontext():
+            inside: AbstractContextManager[object] = nullcontext()
+            if watch and number == 0 and not isinstance(trainer, InParts):
+                inside = watch  # one of ours has shown in its output in which precision it computes
+            with inside:
                 steps.append(take_step(trainer, batch, look))
             if number == 0:
                 changed = any(not torch.equal(*both) for both in zip(batch, kept, strict=True))
@@ -101,10 +103,13 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
             end, facts = state_of(trainer), facts_of(trainer)
             # Gradients that had to be read from a step of SGD are read again, to see that it is SGD.
             second_start, halved = at_half_the_rate(make, plan, seed) if look.reads else ({}, {})
-    seen = [x.dtype for x in look.start.values()]
+    narrow = None
+    if watch:
+        weights = [x.dtype for x in look.start.values()]
+        narrow = narrowest([watch.dtype, *weights], plan.dtype)
     return SgdTrace(
         **facts,
-        narrow=narrowest([watch.dtype, *seen], plan.dtype) if watch else None,
+        narrow=narrow,
         has_buffers=hasattr(trainer, "buffers"),
         start=look.start,
         second_start=second_start,
@@ -116,7 +121,7 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
         second_gradients=look.gradients[1] if plan.steps > 1 else {},
         end=end,
         n_steps=plan.steps,
-        losses=known([step.loss for step in steps]),
+        losses=_known([step.loss for step in steps]),
         changed_batch=changed,
         peak_state_bytes=look.peak_bytes,
         step_s=median(step.seconds for step in steps),
@@ -159,22 +164,27 @@ def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrac
     with born_with(seed, plan.dtype):
         trainer = make(plan.adamw)
         start = copied(trainer.parameters())
-        losses = [trainer.step(plan_batch(plan, number)) for number in range(k)]
+        losses = []
+        for number in range(k):
+            losses.append(trainer.step(plan_batch(plan, number)))
         half = state_of(trainer)
-        saves = not stops or (hasattr(trainer, "save") and hasattr(trainer, "load"))
+        can_save = hasattr(trainer, "save") and hasattr(trainer, "load")
+        saves = can_save or not stops
         if plan.folder is None or not saves:
-            return AdamWTrace(start=start, half=half, loaded=half, end=half, losses=known(losses), saves=saves)
+            return AdamWTrace(start=start, half=half, loaded=half, end=half, losses=_known(losses), saves=saves)
         if stops:
             trainer.save(plan.folder)  # type: ignore[attr-defined]
             torch.manual_seed(OTHER_SEEDS + seed)  # whoever does not load everything goes on with other numbers
             trainer = make(plan.adamw)
             trainer.load(plan.folder)  # type: ignore[attr-defined]
         loaded = state_of(trainer)
-        losses += [trainer.step(plan_batch(plan, number)) for number in range(k, 2 * k)]
-        return AdamWTrace(start=start, half=half, loaded=loaded, end=state_of(trainer), losses=known(losses))
+        for number in range(k, 2 * k):
+            losses.append(trainer.step(plan_batch(plan, number)))
+        end = state_of(trainer)
+        return AdamWTrace(start=start, half=half, loaded=loaded, end=end, losses=_known(losses))
 
 
-def known(losses: Sequence[float | None]) -> tuple[float, ...]:
+def _known(losses: Sequence[float | None]) -> tuple[float, ...]:
     """All of them, or none."""
     there = tuple(loss for loss in losses if loss is not None)
     return there if len(there) == len(losses) else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +56,11 @@ def hides_gradients(trainer: Trainable) -> bool:
 
 def read_gradients(before: Mapping[str, Tensor], after: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
     """What plain SGD must have subtracted; weights round it, by up to eps |w| / rate."""
-    return {name: (before[name] - x) / rate for name, x in after.items() if x.is_floating_point()}
+    read = {}
+    for name, x in after.items():
+        if x.is_floating_point():
+            read[name] = (before[name] - x) / rate
+    return read
 
 
 def at_half_the_rate(make: Make, plan: Plan, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -72,7 +75,8 @@ def at_half_the_rate(make: Make, plan: Plan, seed: int) -> tuple[dict[str, Tenso
 
 def norm_of(gradients: Iterable[Tensor]) -> float:
     """The length of all of them as one vector."""
-    return torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()
+    lengths = [gradient.double().norm() for gradient in gradients]
+    return torch.stack(lengths).norm().item()
 
 
 def state_of(trainer: Trainable) -> dict[str, Tensor]:
@@ -88,6 +92,10 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _held(trainer: Trainable) -> Iterable[nn.Parameter]:
     """The parameters that a rank keeps, as far as they are known."""
+    held: list[nn.Parameter] = []
     model = getattr(trainer, "model", None)
-    own = model.parameters() if isinstance(model, nn.Module) else ()
-    return chain(own, trainer.local.parameters.values()) if isinstance(trainer, Trainer) else own
+    if isinstance(model, nn.Module):
+        held += model.parameters()
+    if isinstance(trainer, Trainer):
+        held += trainer.local.parameters.values()
+    return held

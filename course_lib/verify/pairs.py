@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -53,20 +52,30 @@ class Pair(NamedTuple):
 
 def left_out(alone: Trace, ranks: Sequence[Trace]) -> dict[str, str]:
     """The rungs that cannot be climbed with what the two sides give, and why."""
-    lacks: dict[tuple[str, str], list[str]] = defaultdict(list)  # by rung and what it needs, the sides without it
-    for side, (sgd, adamw) in (("the reference", alone), ("the parallel side", ranks[0])):
-        if sgd.output is None:
-            lacks[OUTPUT, "output(inputs)"].append(side)
-        if math.isnan(sgd.norm):
-            lacks[NORM, "norm"].append(side)
-        if not sgd.losses:
-            lacks[LOSSES, "loss from step"].append(side)
-        if adamw is not None and not adamw.saves:
-            lacks[SAVED, "save(folder) and load(folder)"].append(side)
+    lacks = {"the reference": _lacks(alone), "the parallel side": _lacks(ranks[0])}
+    needs = {OUTPUT: "output(inputs)", NORM: "norm", LOSSES: "loss from step", SAVED: "save(folder) and load(folder)"}
     why = {}
-    for (rung, what), sides in lacks.items():
-        why[rung] = f"{sides[0]} has no {what}" if len(sides) == 1 else f"neither side has {what}"
-    return {rung: why[rung] for rung in RUNGS if rung in why}
+    for rung, what in needs.items():
+        sides = [side for side, rungs in lacks.items() if rung in rungs]
+        if len(sides) == 1:
+            why[rung] = f"{sides[0]} has no {what}"
+        elif sides:
+            why[rung] = f"neither side has {what}"
+    return why
+
+
+def _lacks(trace: Trace) -> set[str]:
+    sgd, adamw = trace
+    rungs = set()
+    if sgd.output is None:
+        rungs.add(OUTPUT)
+    if math.isnan(sgd.norm):
+        rungs.add(NORM)
+    if not sgd.losses:
+        rungs.add(LOSSES)
+    if adamw is not None and not adamw.saves:
+        rungs.add(SAVED)
+    return rungs
 
 
 def gradient_pairs(

@@ -56,7 +56,8 @@ class EveryParameter:
             return set()
         flags = torch.zeros(len(self.names), dtype=torch.uint8, device=self.device)
         flags[list(used)] = 1
-        comm.all_reduce_(flags, op=ReduceOp.MAX, algorithm=self.plan.algorithm, group=self.plan.group)
+        plan = self.plan
+        comm.all_reduce_(flags, op=ReduceOp.MAX, algorithm=plan.algorithm, group=plan.group)
         return set(flags.nonzero().flatten().tolist())
 
 

@@ -30,7 +30,8 @@ def broadcast_state(model: nn.Module, group: ProcessGroup | None = None, src: in
 def broadcast_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None, src: int) -> None:
     """Copy tensors of rank `src` into those of all other ranks, many of them in one message."""
     with torch.no_grad():
-        for bucket in fill([tensor for tensor in tensors if tensor.numel()], BUCKET_BYTES):
+        some = [tensor for tensor in tensors if tensor.numel()]
+        for bucket in fill(some, BUCKET_BYTES):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             flat = comm.broadcast(flat, src=src, group=group)
             parts = flat.split([tensor.numel() for tensor in bucket])

@@ -54,11 +54,14 @@ class StaticReducer(GuardedReducer):
 
         Cost: one broadcast of 8 bytes for each parameter.
         """
-        mine = [self.numbers[parameter] for parameter in self.arrived]
-        mine += [number for number, parameter in enumerate(self.parameters) if parameter not in self.arrived]
-        order = torch.tensor(mine, device=self.parameters[0].device)
-        order = comm.broadcast(order, src=self.plan.first_rank, group=self.plan.group)
-        kept = [number for number in order.tolist() if number in self.expected.anywhere]
-        self.fill_buckets([self.parameters[number] for number in kept])
+        arrived = [self.numbers[parameter] for parameter in self.arrived]
+        others = sorted(set(self.numbers.values()) - set(arrived))
+        mine = torch.tensor([*arrived, *others], device=self.parameters[0].device)
+        order = comm.broadcast(mine, src=self.plan.first_rank, group=self.plan.group)
+        kept = []
+        for number in order.tolist():
+            if number in self.expected.anywhere:
+                kept.append(self.parameters[number])
+        self.fill_buckets(kept)
         for bucket, place in self.home.values():
-            bucket.take(place)
+            bucket.take(place)  # the old buckets are gone, and gradients may have been views of them
