@@ -80,7 +80,6 @@ def climb_rank(make: Make, plan: Plan) -> Trace:
 def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> SgdTrace:
     """k steps, looked at in between; what the ladder itself sends is not in the ledger."""
     steps = []
-    changed = False
     with born_with(seed, plan.dtype):
         trainer = made_for_sgd(make)
         with comm.settings(ledger=False):
@@ -90,14 +89,11 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
                 output = trainer.output(inputs) if hasattr(trainer, "output") else None
         for number in range(plan.steps):
             batch = plan_batch(plan, number)
-            kept = [x.clone() for x in batch]
             inside: AbstractContextManager[object] = nullcontext()
             if watch and number == 0 and not isinstance(trainer, InParts):
                 inside = watch  # one of ours has shown in its output in which precision it computes
             with inside:
                 steps.append(take_step(trainer, batch, look))
-            if number == 0:
-                changed = any(not torch.equal(*both) for both in zip(batch, kept, strict=True))
         events = tuple(ledger.current())
         with comm.settings(ledger=False):
             end, facts = state_of(trainer), facts_of(trainer)
@@ -122,7 +118,7 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
         end=end,
         n_steps=plan.steps,
         losses=_known([step.loss for step in steps]),
-        changed_batch=changed,
+        changed_batch=steps[0].changed_batch,
         peak_state_bytes=look.peak_bytes,
         step_s=median(step.seconds for step in steps),
         events=events,
@@ -135,26 +131,28 @@ class Step(NamedTuple):
     loss: float | None
     norm: float | None
     seconds: float  # without those of the look
+    changed_batch: bool  # it has left other numbers there
 
 
 def take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> Step:
     """One step; `look` is called when its gradients are there."""
+    kept = [x.clone() for x in batch]
     started = time.perf_counter()
-    if not isinstance(trainer, InParts):
-        loss = trainer.step(batch)
-        seconds = time.perf_counter() - started
-        with comm.settings(ledger=False):
-            look()  # the gradients are still there, or are read from what the step did
-        return Step(loss, getattr(trainer, "norm", None), seconds)
-    loss = trainer.compute_gradients(batch)
+    if isinstance(trainer, InParts):
+        loss: float | None = trainer.compute_gradients(batch)
+    else:
+        loss = trainer.step(batch)  # its gradients are still there, or are read from what the step did
     seconds = time.perf_counter() - started
+    changed = any(not torch.equal(x, before) for x, before in zip(batch, kept, strict=True))
     with comm.settings(ledger=False):
         look()
+    if not isinstance(trainer, InParts):
+        return Step(loss, getattr(trainer, "norm", None), seconds, changed)
     started = time.perf_counter()
     norm = trainer.clip()
     trainer.update()
     seconds += time.perf_counter() - started
-    return Step(loss, norm, seconds)
+    return Step(loss, norm, seconds, changed)
 
 
 def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrace:

@@ -48,7 +48,7 @@ def average_gradients(model: nn.Module, group: ProcessGroup | None = None, algor
         if gradient is None:
             # This rank's batch did not reach the parameter. Another rank's may have, and waits for our part.
             gradient = torch.zeros_like(parameter)
-        gradient = gradient.contiguous()
+        gradient = gradient.contiguous()  # a message is one piece of memory
         comm.all_reduce_(gradient, op=ReduceOp.AVG, algorithm=algorithm, group=group)
         parameter.grad = gradient
 
@@ -159,8 +159,8 @@ class Bucket:
         gradient = parameter.grad
         if gradient is None:
             view.zero_()
-        elif gradient is not view:  # as a view it is one until zero_grad() forgets it
-            view.copy_(gradient.detach())  # after create_graph it has a graph of its own
+        elif gradient is not view:  # with as_view it is, until zero_grad() drops it
+            view.copy_(gradient.detach())  # with create_graph it has a graph of its own
             if self.as_view:
                 parameter.grad = view
 
@@ -190,11 +190,18 @@ def average_in_background(bucket: Bucket, group: ProcessGroup | None, algorithm:
 
 
 class Reducer:
-    """Averages gradients during every backward; make it once, and then only call `loss.backward()`.
+    """Averages gradients during every backward. Make it once:
 
-    Autograd calls three of the methods. The first gradient of a backward comes to `begin`. Each gradient comes to
-    `mark_ready`, which fills a bucket and launches it when it is full. At the end `finish` launches what is left,
-    waits for all buckets, and hands the averages out.
+    reducer = Reducer([*trained(model).values()])
+    loss.backward()  # leaves averages
+    optimizer.step()
+
+    Autograd calls two of the methods. Each gradient comes to `mark_ready`, which puts it into its bucket, and launches
+    the bucket if that was the last one missing. When backward is through, `finish` launches what is left, waits for all
+    buckets, and hands the averages out.
+
+    This plain reducer trusts its user: every backward must reach the model on every rank, once. One rank that stays
+    away lets the others wait. `guarded` trusts nobody.
     """
 
     def __init__(
@@ -211,7 +218,7 @@ class Reducer:
         self.running = False  # a backward
         self.fill_buckets(parameters)
         for parameter in parameters:
-            # PyTorch's register_post_accumulate_grad_hook, which does not keep the reducer alive.
+            # As PyTorch's register_post_accumulate_grad_hook, but the parameter does not keep the reducer alive.
             when_gradient_came(parameter, self.mark_ready)
 
     def fill_buckets(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -225,11 +232,12 @@ class Reducer:
                 self.home[parameter] = (bucket, place)
 
     def begin(self) -> None:
-        """Backward has come to the model: all buckets are empty, and autograd is to call `finish` at the end."""
+        """Backward has come to the model: all buckets wait for their gradients anew."""
         self.running = True
         self.launched = 0  # buckets
         for bucket in self.buckets:
             bucket.begin()
+        # No hook tells that a backward has ended. This is how PyTorch's own wrappers hear of it.
         Variable._execution_engine.queue_callback(self.finish)
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
@@ -241,9 +249,9 @@ class Reducer:
         self.launch_full()
 
     def launch_full(self) -> None:
-        """Launch the buckets that are full, but none before its turn."""
+        """Launch the buckets in which no gradient is missing, but none before its turn."""
         # Ranks may fill their buckets in different orders. If they also sent them so, one rank's bucket 2 would be
-        # added to another's bucket 1. So a full bucket waits until all before it have left.
+        # added to another's bucket 1. So each bucket waits until all before it have left.
         while self.launched < len(self.buckets) and not self.buckets[self.launched].pending:
             self.launch_next()
 
@@ -260,7 +268,7 @@ class Reducer:
     def finish(self) -> None:
         """Backward is through: launch what is left, wait for all buckets, and hand the averages out."""
         while self.launched < len(self.buckets):
-            # Not full: this rank's batch did not reach some of its parameters. Others wait for it all the same.
+            # This rank's batch did not reach some of its parameters. The others wait for the bucket all the same.
             self.launch_next()
         for bucket in self.buckets:
             bucket.wait()
