@@ -176,6 +176,15 @@ class Bucket:
             parameter.grad.detach().copy_(view)
 
 
+def homes(buckets: Iterable[Bucket]) -> dict[nn.Parameter, tuple[Bucket, int]]:
+    """Of each parameter its bucket, and its place there."""
+    found = {}
+    for bucket in buckets:
+        for place, parameter in enumerate(bucket.parameters):
+            found[parameter] = (bucket, place)
+    return found
+
+
 def average_now(bucket: Bucket, group: ProcessGroup | None, algorithm: str) -> None:
     """Average one bucket over the ranks, and come back when that is done."""
     comm.all_reduce_(bucket.flat, op=ReduceOp.AVG, algorithm=algorithm, group=group)
@@ -222,14 +231,10 @@ class Reducer:
             when_gradient_came(parameter, self.mark_ready)
 
     def fill_buckets(self, parameters: Iterable[nn.Parameter]) -> None:
-        """New buckets of these in their order, and for each its home: a bucket, and a place in it."""
-        self.buckets: list[Bucket] = []
-        self.home: dict[nn.Parameter, tuple[Bucket, int]] = {}
-        for part in fill(parameters, self.bucket_bytes):
-            bucket = Bucket(part, as_view=self.as_view)
-            self.buckets.append(bucket)
-            for place, parameter in enumerate(part):
-                self.home[parameter] = (bucket, place)
+        """New buckets of these in their order."""
+        parts = fill(parameters, self.bucket_bytes)
+        self.buckets = [Bucket(part, as_view=self.as_view) for part in parts]
+        self.home = homes(self.buckets)
 
     def begin(self) -> None:
         """Backward has come to the model: all buckets wait for their gradients anew."""

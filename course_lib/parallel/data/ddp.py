@@ -110,7 +110,7 @@ class DistributedDataParallel(nn.Module):
         return output
 
     def register_comm_hook(self, hook: Hook) -> None:
-        """Let `hook(plan, bucket)` work on each bucket in place of `plan.allreduce_hook`; all ranks the same one."""
+        """Let `hook(plan, bucket)` work on each bucket in place of `options.allreduce_hook`; all ranks the same one."""
         self._reducer.hook = hook
 
     @contextmanager

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from course_lib.parallel.data import expected, replicate
-from course_lib.parallel.data.buckets import Bucket, fill, trained
+from course_lib.parallel.data.buckets import Bucket, fill, homes, trained
 from course_lib.parallel.data.options import Plan, allreduce_hook
 from course_lib.parallel.pipelines.executor import Pipeline
 
@@ -41,20 +41,12 @@ class StageReducer:
         if plan.init_sync:
             replicate.broadcast_state(stages, plan.group, plan.first_rank)
         self.buckets: dict[int, list[Bucket]] = {}  # by stage
-        self.home: dict[nn.Parameter, tuple[Bucket, int]] = {}
         for stage in order:
             mine = [parameter for parameter in self.parameters if complete_with[parameter] == stage]
-            self.buckets[stage] = self._filled(mine)
+            parts = fill(mine, plan.bucket_bytes)
+            self.buckets[stage] = [Bucket(part, as_view=plan.gradient_as_bucket_view) for part in parts]
+        self.home = homes(chain.from_iterable(self.buckets.values()))
         self.expected = expected.policy(plan, self.names, pipeline.device, together)
-
-    def _filled(self, parameters: list[nn.Parameter]) -> list[Bucket]:
-        buckets = []
-        for part in fill(parameters, self.plan.bucket_bytes):
-            bucket = Bucket(part, as_view=self.plan.gradient_as_bucket_view)
-            buckets.append(bucket)
-            for place, parameter in enumerate(part):
-                self.home[parameter] = (bucket, place)
-        return buckets
 
     def prepare_for_backward(self) -> None:
         """Before a step: buffers are the first rank's; nobody waits for a step that raised."""
