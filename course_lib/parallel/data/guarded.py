@@ -72,7 +72,7 @@ class GuardedReducer(Reducer):
 
     def begin(self) -> None:
         """Backward has come to the model: by its output, or by a first gradient."""
-        if self.running or not self.syncing:
+        if not self.syncing:
             return
         super().begin()
         awaited = self.expected.awaited()
@@ -84,7 +84,7 @@ class GuardedReducer(Reducer):
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """One parameter's gradient is complete."""
-        if self.expecting:
+        if self.expecting and not self.running:
             self.begin()
         if self.syncing and not self.running:
             return  # a backward of the bare model, or of a later wrapper around it

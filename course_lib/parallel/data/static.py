@@ -27,8 +27,7 @@ class StaticReducer(GuardedReducer):
 
     def begin(self) -> None:
         """A backward may have to begin again: the one before has failed."""
-        if not self.running:
-            self.arrived = {}
+        self.arrived = {}
         super().begin()
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
