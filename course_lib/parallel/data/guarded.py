@@ -75,9 +75,10 @@ class GuardedReducer(Reducer):
         if not self.syncing:
             return
         super().begin()
-        awaited = self.expected.awaited()
-        for parameter, (bucket, place) in self.home.items():
-            if self.numbers[parameter] not in awaited:
+        for number in set(range(len(self.parameters))) - self.expected.awaited():
+            parameter = self.parameters[number]
+            if parameter in self.home:
+                bucket, place = self.home[parameter]
                 bucket.mark_ready(place)  # nobody waits for it
 
     # --- what it brings ---
@@ -91,23 +92,19 @@ class GuardedReducer(Reducer):
         self.used.add(self.numbers[parameter])
         if not self.syncing:
             return
-        self._check_dense(parameter)
-        if parameter in self.home:  # a static graph's buckets hold what it uses
-            self._check_in_time(parameter)
-            super().mark_ready(parameter)
-
-    def _check_dense(self, parameter: nn.Parameter) -> None:
         gradient = parameter.grad
         if gradient is not None and gradient.layout is not torch.strided:
             values = f"a sparse gradient of {self.names[self.numbers[parameter]]}"
             raise ValueError(four_parts(OPERATION, values, DENSE, "let the layer make dense ones"))
-
-    def _check_in_time(self, parameter: nn.Parameter) -> None:
-        bucket, _ = self.home[parameter]
+        home = self.home.get(parameter)
+        if home is None:
+            return  # a static graph's buckets hold what it uses
+        bucket, _ = home
         if bucket.launched:
             values = f"the gradient of {self.names[self.numbers[parameter]]} came after its bucket was sent"
             rule = "a launched bucket is complete"
             raise ValueError(four_parts(OPERATION, values, rule, "pass overlap=False"))
+        super().mark_ready(parameter)
 
     def launch_full(self) -> None:
         """Unless buckets may overlap with backward, all of them wait for its end."""
