@@ -36,7 +36,7 @@ from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import assert_parallel_equals
-from course_lib.verify.climb import born_with
+from course_lib.verify.alike import born_with
 from course_lib.verify.equality import TOLERANCES, deviation
 
 _DTYPE = torch.float64

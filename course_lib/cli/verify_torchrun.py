@@ -16,10 +16,12 @@ import torch.distributed as dist
 from course_lib.cli.verify_arguments import Comparison
 from course_lib.cli.verify_report import BAD_INPUT, say
 from course_lib.ranks import devices, switch
-from course_lib.verify.climb import Plan, Trace, climb_rank
+from course_lib.verify.alike import Plan
+from course_lib.verify.climb import climb_rank
 from course_lib.verify.ladder import STEPS, climb_first, judge
 from course_lib.verify.pairs import RUNGS
 from course_lib.verify.replay import Replay
+from course_lib.verify.trace import Trace
 
 _TORCHRUN_S = ("RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 

@@ -19,14 +19,19 @@ def reduce_scatter(chunks: Sequence[Tensor], port: Port, combine: Combine) -> No
     Cost: all chunks but chunk r sent, p - 1 steps.
     """
     r, p = port.rank, port.size
+    left, right = (r - 1) % p, (r + 1) % p
     inbox = port.rooms(chunks)
+    arriving = []
     # All receives start first, so that a message which arrives finds its place ready.
-    arriving = [port.irecv(inbox[(r - step - 1) % p], (r - 1) % p) for step in range(1, p)]
     for step in range(1, p):
-        sending = port.isend(chunks[(r - step) % p], (r + 1) % p)
+        coming = (r - step - 1) % p
+        arriving.append(port.irecv(inbox[coming], left))
+    for step in range(1, p):
+        # The left neighbour sends what this formula says for its rank, r - 1.
+        going, coming = (r - step) % p, (r - step - 1) % p
+        sending = port.isend(chunks[going], right)
         arriving[step - 1].wait()
-        mine = (r - step - 1) % p
-        combine(chunks[mine], inbox[mine])
+        combine(chunks[coming], inbox[coming])
         sending.wait()
 
 
@@ -36,9 +41,15 @@ def all_gather(chunks: Sequence[Tensor], port: Port) -> None:
     Cost: all chunks but chunk r + 1 sent, p - 1 steps.
     """
     r, p = port.rank, port.size
-    arriving = [port.irecv(chunks[(r - step - 1) % p], (r - 1) % p) for step in range(p - 1)]
+    left, right = (r - 1) % p, (r + 1) % p
+    arriving = []
     for step in range(p - 1):
-        sending = port.isend(chunks[(r - step) % p], (r + 1) % p)
+        coming = (r - step - 1) % p
+        # No room beside: what arrives takes the place of a chunk that was scratch.
+        arriving.append(port.irecv(chunks[coming], left))
+    for step in range(p - 1):
+        going = (r - step) % p
+        sending = port.isend(chunks[going], right)
         arriving[step].wait()
         sending.wait()
 

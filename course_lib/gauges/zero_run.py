@@ -17,7 +17,7 @@ from course_lib.gauges.plain_zero import ADAM_EPS, Formats, HeldBytes, ShardedAd
 from course_lib.models.decoder import Decoder
 from course_lib.training.batches import Batches
 from course_lib.training.step import compute_gradients
-from course_lib.verify.climb import born_with
+from course_lib.verify.alike import born_with
 from course_lib.verify.equality import deviation
 
 

@@ -38,12 +38,14 @@ def _counts(schedule: Schedule) -> Iterator[str]:
     for rank, instructions in enumerate(schedule.lists):
         for instruction in instructions:
             found[instruction] += 1
-            inside = (
-                0 <= instruction.stage < schedule.n_stages and 0 <= instruction.microbatch < schedule.n_microbatches
-            )
-            if not inside or schedule.rank_of(instruction.stage) != rank:
+            stage_is_there = 0 <= instruction.stage < schedule.n_stages
+            microbatch_is_there = 0 <= instruction.microbatch < schedule.n_microbatches
+            own = schedule.rank_of(instruction.stage) == rank
+            if not (stage_is_there and microbatch_is_there and own):
                 yield f"rank {rank} has {instruction}, which is not its own"
-    yield from (f"{instruction} stands {times} times" for instruction, times in found.items() if times > 1)
+    for instruction, times in found.items():
+        if times > 1:
+            yield f"{instruction} stands {times} times"
     for stage in range(schedule.n_stages):
         for microbatch in range(schedule.n_microbatches):
             yield from _missing(found, stage, microbatch)
@@ -52,11 +54,13 @@ def _counts(schedule: Schedule) -> Iterator[str]:
 def _missing(found: Counter[Instruction], stage: int, microbatch: int) -> Iterator[str]:
     if Forward(stage, microbatch) not in found:
         yield f"no {Forward(stage, microbatch)}"
-    split = [part for part in (BackwardInput(stage, microbatch), BackwardWeight(stage, microbatch)) if part in found]
-    if Backward(stage, microbatch) in found and split:
-        yield f"{Backward(stage, microbatch)} and its parts too"
-    if Backward(stage, microbatch) not in found and len(split) < 2:
-        yield f"no {Backward(stage, microbatch)}"
+    whole = Backward(stage, microbatch)
+    parts = (BackwardInput(stage, microbatch), BackwardWeight(stage, microbatch))
+    there = [part for part in parts if part in found]
+    if whole in found and there:
+        yield f"{whole} and its parts too"
+    if whole not in found and len(there) < len(parts):
+        yield f"no {whole}"
 
 
 def _orders(schedule: Schedule) -> Iterator[str]:
@@ -76,8 +80,13 @@ def _needed_here(instruction: Instruction, schedule: Schedule) -> list[tuple[Ins
     if isinstance(instruction, Compute):
         receive = RecvActivation if isinstance(instruction, Forward) else RecvGradient
         here = schedule.rank_of(stage)
-        computed = needs(instruction, schedule.n_stages)
-        return [(one if schedule.rank_of(one.stage) == here else receive(stage, microbatch),) for one in computed]
+        needed: list[tuple[Instruction, ...]] = []
+        for one in needs(instruction, schedule.n_stages):
+            if schedule.rank_of(one.stage) == here:
+                needed.append((one,))
+            else:
+                needed.append((receive(stage, microbatch),))
+        return needed
     if isinstance(instruction, SendActivation):
         return [(Forward(stage, microbatch),)]
     if isinstance(instruction, SendGradient):
@@ -99,11 +108,16 @@ def _deadlock(schedule: Schedule) -> list[str]:
         for rank in range(schedule.n_ranks):
             while (instruction := current(rank)) is not None:
                 if isinstance(instruction, Message):
-                    other = schedule.rank_of(partner(instruction).stage)
-                    if current(other) != partner(instruction):
+                    # A message passes when both ranks have come to their ends of it.
+                    other_end = partner(instruction)
+                    other = schedule.rank_of(other_end.stage)
+                    if current(other) != other_end:
                         break
                     at[other] += 1
                 at[rank] += 1
                 moved = True
-    stuck = [f"rank {rank} waits at {current(rank)}" for rank in range(schedule.n_ranks) if current(rank)]
+    stuck = []
+    for rank in range(schedule.n_ranks):
+        if current(rank):
+            stuck.append(f"rank {rank} waits at {current(rank)}")
     return [f"deadlock: {', '.join(stuck)}"] if stuck else []

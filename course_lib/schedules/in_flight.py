@@ -26,8 +26,12 @@ def held(schedule: Schedule, rank: int) -> Held:
             in_flight += 1
         elif isinstance(compute, Backward | BackwardInput):
             in_flight -= 1
-        stashed += isinstance(compute, BackwardInput) - isinstance(compute, BackwardWeight)
-        most_in_flight, most_stashed = max(most_in_flight, in_flight), max(most_stashed, stashed)
+        if isinstance(compute, BackwardInput):
+            stashed += 1
+        elif isinstance(compute, BackwardWeight):
+            stashed -= 1
+        most_in_flight = max(most_in_flight, in_flight)
+        most_stashed = max(most_stashed, stashed)
     return Held(in_flight=most_in_flight, stashed=most_stashed)
 
 
@@ -36,11 +40,14 @@ def in_flight_over_time(slots: Iterable[Slot], rank: int) -> Iterator[tuple[floa
 
     Units: seconds; activations of one micro-batch at one stage.
     """
-    changes = [
-        (slot.start_s, 1) if isinstance(slot.instruction, Forward) else (slot.end_s, -1)
-        for slot in slots
-        if slot.rank == rank and isinstance(slot.instruction, Forward | Backward | BackwardInput)
-    ]
+    changes = []
+    for slot in slots:
+        if slot.rank != rank:
+            continue
+        if isinstance(slot.instruction, Forward):
+            changes.append((slot.start_s, 1))
+        elif isinstance(slot.instruction, Backward | BackwardInput):
+            changes.append((slot.end_s, -1))
     number = 0
     for time, some in groupby(sorted(changes), key=lambda change: change[0]):
         number += sum(change for _, change in some)  # what ends makes room for what begins

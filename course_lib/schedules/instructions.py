@@ -127,7 +127,8 @@ class Schedule:
         Raises: ValueError if the schedule has no such rank.
         """
         if not 0 <= rank < self.n_ranks:
-            rule = f"this schedule has {self.n_ranks} rank{'s' * (self.n_ranks > 1)}, counted from 0"
+            ranks = "1 rank" if self.n_ranks == 1 else f"{self.n_ranks} ranks"
+            rule = f"this schedule has {ranks}, counted from 0"
             raise ValueError(four_parts("schedule", f"rank {rank}", rule, "give one of them"))
         return (instruction for instruction in self.lists[rank] if isinstance(instruction, Compute))
 
@@ -155,5 +156,8 @@ def needs(compute: Compute, n_stages: int) -> tuple[Compute, ...]:
         return (Forward(stage - 1, microbatch),) if stage else ()
     if isinstance(compute, BackwardWeight):
         return (BackwardInput(stage, microbatch),)
-    own = (Forward(stage, microbatch),)
-    return own if stage == n_stages - 1 else (*own, type(compute)(stage + 1, microbatch))
+    own = Forward(stage, microbatch)  # whose activations a backward uses
+    if stage == n_stages - 1:
+        return (own,)
+    kind = type(compute)  # the whole backward, or its first part, as the next stage does it
+    return own, kind(stage + 1, microbatch)

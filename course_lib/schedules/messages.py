@@ -8,7 +8,6 @@ for its receive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from course_lib.schedules.instructions import (
@@ -30,22 +29,25 @@ Event = tuple[float, int, int, int]  # time, then messages before computations, 
 
 def add_messages(schedule: Schedule) -> Schedule:
     """The same computations, with every message between stages on different ranks."""
-    lists: list[list[tuple[Event, Instruction]]] = [[] for _ in schedule.lists]
+    events: list[list[tuple[Event, Instruction]]] = [[] for _ in schedule.lists]  # by rank
     whole = float(schedule.stages_per_rank)  # so that a stage takes 1, and what happens at once compares equal
     durations = Durations(forward_s=whole, backward_input_s=whole, backward_weight_s=whole)
     for slot in time_schedule(schedule, durations):
         compute = slot.instruction
-        lists[slot.rank].append(((slot.start_s, 1, compute.stage, compute.microbatch), compute))
+        mine = events[slot.rank]
+        mine.append(((slot.start_s, 1, compute.stage, compute.microbatch), compute))
         for send in _sends(compute, schedule):
-            place = (slot.end_s, 0, send.stage, send.microbatch)
             receive = partner(send)
-            lists[slot.rank].append((place, send))
-            lists[schedule.rank_of(receive.stage)].append((place, receive))
-    return replace(schedule, lists=tuple(_in_order(events) for events in lists))
-
-
-def _in_order(events: Sequence[tuple[Event, Instruction]]) -> tuple[Instruction, ...]:
-    return tuple(instruction for _, instruction in sorted(events, key=lambda event: event[0]))
+            theirs = events[schedule.rank_of(receive.stage)]
+            # Both ends have one place in the order of all events.
+            place = (slot.end_s, 0, send.stage, send.microbatch)
+            mine.append((place, send))
+            theirs.append((place, receive))
+    lists = []
+    for some in events:
+        some.sort(key=lambda event: event[0])
+        lists.append(tuple(instruction for _, instruction in some))
+    return replace(schedule, lists=tuple(lists))
 
 
 def _sends(compute: Instruction, schedule: Schedule) -> list[Message]:

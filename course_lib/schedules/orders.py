@@ -15,8 +15,10 @@ def gpipe(rank: int, p: int, m: int) -> Iterator[Compute]:
 
     Source: Huang et al. 2019, GPipe, section 2.3.
     """
-    yield from (Forward(rank, k) for k in range(m))
-    yield from (Backward(rank, k) for k in range(m))
+    for k in range(m):
+        yield Forward(rank, k)
+    for k in range(m):
+        yield Backward(rank, k)
 
 
 def one_f_one_b(rank: int, p: int, m: int) -> Iterator[Compute]:
@@ -24,8 +26,11 @@ def one_f_one_b(rank: int, p: int, m: int) -> Iterator[Compute]:
 
     Source: Narayanan et al. 2019, PipeDream, section 3.2; with the flush of Narayanan et al. 2021, section 2.2.
     """
+    # A gradient first has to come back from the last rank. Until then each rank works ahead, one forward for each rank
+    # that comes after it.
     ahead = min(p - rank - 1, m)
-    yield from (Forward(rank, k) for k in range(ahead))
+    for k in range(ahead):
+        yield Forward(rank, k)
     for k in range(m):
         if k + ahead < m:
             yield Forward(rank, k + ahead)
@@ -39,7 +44,10 @@ def interleaved(rank: int, p: int, m: int, v: int) -> Iterator[Compute]:
     """
 
     def chunk_and_microbatch(step: int) -> tuple[int, int]:
-        return step // p % v, step // (p * v) * p + step % p
+        # A group of p micro-batches goes through the rank's first stage, then through its second, and so on.
+        group, inside = divmod(step, p * v)
+        chunk, number = divmod(inside, p)
+        return chunk, group * p + number
 
     def forward(step: int) -> Compute:
         chunk, microbatch = chunk_and_microbatch(step)
@@ -47,10 +55,13 @@ def interleaved(rank: int, p: int, m: int, v: int) -> Iterator[Compute]:
 
     def backward(step: int) -> Compute:
         chunk, microbatch = chunk_and_microbatch(step)
-        return Backward((v - 1 - chunk) * p + rank, microbatch)
+        last_first = v - 1 - chunk
+        return Backward(last_first * p + rank, microbatch)
 
+    # To the end of the pipe and back, and before that all micro-batches of a group through all stages but the last.
     ahead = min(2 * (p - rank - 1) + (v - 1) * p, m * v)
-    yield from map(forward, range(ahead))
+    for step in range(ahead):
+        yield forward(step)
     for step in range(m * v):
         if step + ahead < m * v:
             yield forward(step + ahead)
@@ -64,11 +75,14 @@ def zero_bubble(rank: int, p: int, m: int) -> Iterator[Compute]:
     Source: Qi et al. 2023, Zero bubble pipeline parallelism, section 2.
     """
     ahead = min(p - rank - 1, m)
-    yield from (Forward(rank, k) for k in range(ahead))
+    for k in range(ahead):
+        yield Forward(rank, k)
     for k in range(m):
         if k + ahead < m:
             yield Forward(rank, k + ahead)
         yield BackwardInput(rank, k)
         if k >= rank:
             yield BackwardWeight(rank, k - rank)
-    yield from (BackwardWeight(rank, k) for k in range(max(0, m - rank), m))
+    # Nothing comes in any more: the weights' gradients that waited fill what was the bubble.
+    for k in range(max(0, m - rank), m):
+        yield BackwardWeight(rank, k)

@@ -45,7 +45,9 @@ class Durations:
             return self.forward_s
         if isinstance(compute, Backward):
             return self.backward_input_s + self.backward_weight_s
-        return self.backward_input_s if isinstance(compute, BackwardInput) else self.backward_weight_s
+        if isinstance(compute, BackwardInput):
+            return self.backward_input_s
+        return self.backward_weight_s
 
     def part(self, stages: int) -> Durations:
         """Those of one of a rank's so many stages."""
@@ -92,7 +94,10 @@ def time_schedule(
     run = _Run(schedule, durations, message_s)
     while run.advance():
         pass
-    waiting = [f"rank {rank} at {run.next(rank)}" for rank in range(schedule.n_ranks) if run.next(rank)]
+    waiting = []
+    for rank in range(schedule.n_ranks):
+        if run.next(rank):
+            waiting.append(f"rank {rank} at {run.next(rank)}")
     if waiting:
         rule, way_out = "some rank can always go on", "let `problems` look at the lists"
         raise ValueError(four_parts("time_schedule", "; ".join(waiting), rule, way_out))
@@ -124,9 +129,11 @@ class _Run:
         self.slots: list[Slot] = []
         self.ends: dict[Instruction, float] = {}  # of computations; of sends: when the message left
         self.awaited: set[Instruction] = set()  # receives that have been posted
-        ranks = range(schedule.n_ranks)
-        self.at = [0 for _ in ranks]
-        self.now, self.out_free, self.in_free = ([0.0 for _ in ranks] for _ in range(3))
+        p = schedule.n_ranks
+        self.at = [0] * p  # by rank, its place in its list
+        self.now = [0.0] * p  # when it has computed what stands before that place
+        self.out_free = [0.0] * p  # when its way out, and its way in, is free for the next message
+        self.in_free = [0.0] * p
 
     def next(self, rank: int) -> Instruction | None:
         """What a rank does next."""
@@ -149,9 +156,10 @@ class _Run:
             self.awaited.add(instruction)
             return True
         left = max(self.now[rank], self.out_free[rank])
-        self.out_free[rank] = left + self.message_s
+        arrives = left + self.message_s
+        self.out_free[rank] = arrives
         self.ends[instruction] = left
-        self.note(rank, instruction, left, self.out_free[rank])
+        self.note(rank, instruction, left, arrives)
         return True
 
     def compute(self, rank: int, compute: Compute) -> bool:
@@ -163,14 +171,18 @@ class _Run:
             needed.append(partner(message))
         if any(one not in self.ends for one in needed):
             return False
-        start = max([self.now[rank], *(self.ends[one] for one in needed)])
+        start = self.now[rank]
+        for one in needed:
+            start = max(start, self.ends[one])
         if message in self.awaited:
             sent = self.ends[partner(message)]
-            self.in_free[rank] = max(sent, self.in_free[rank]) + self.message_s
-            self.note(rank, message, sent, self.in_free[rank])
-            start = max(start, self.in_free[rank])
-        self.now[rank] = self.ends[compute] = start + self.of_a_stage[rank].of(compute)
-        self.note(rank, compute, start, self.now[rank])
+            arrived = max(sent, self.in_free[rank]) + self.message_s
+            self.in_free[rank] = arrived
+            self.note(rank, message, sent, arrived)
+            start = max(start, arrived)
+        end = start + self.of_a_stage[rank].of(compute)
+        self.now[rank] = self.ends[compute] = end
+        self.note(rank, compute, start, end)
         return True
 
     def note(self, rank: int, instruction: Instruction, start: float, end: float) -> None:

@@ -23,18 +23,21 @@ def summed_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 def loss_of(output: Tensor, targets: Tensor) -> Tensor:
     """The same of what the model gave."""
-    return F.cross_entropy(output.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    rows = output.flatten(0, -2)  # (..., V) -> (targets, V)
+    return F.cross_entropy(rows, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def count_targets(batch: Batch) -> int:
     """How many targets of the batch count."""
-    return int((batch[1] != IGNORED).sum())
+    _, targets = batch
+    return int((targets != IGNORED).sum())
 
 
 def micro_batches(batch: Batch, parts: int) -> list[Batch]:
     """Cut a batch's rows as `torch.tensor_split` does; a batch of fewer rows than `parts` gives one for each row."""
     inputs, targets = (tensor.tensor_split(parts) for tensor in batch)
-    return [part for part in zip(inputs, targets, strict=True) if len(part[0])]
+    pairs = zip(inputs, targets, strict=True)
+    return [pair for pair in pairs if len(pair[0])]
 
 
 def next_token_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -60,11 +63,16 @@ def sgd_update(model: nn.Module, learning_rate: float) -> None:
 
 def state_bytes(parameters: Iterable[nn.Parameter]) -> int:
     """Bytes of the weights and gradients that exist now."""
-    pairs = ((parameter.data, parameter.grad) for parameter in parameters)
-    return storage_bytes(x for pair in pairs for x in pair if x is not None)
+    tensors = []
+    for parameter in parameters:
+        tensors.append(parameter.data)
+        if parameter.grad is not None:
+            tensors.append(parameter.grad)
+    return storage_bytes(tensors)
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind the tensors; what two of them share counts once, a part counts as its whole."""
     storages = [own_part(tensor).untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    by_place = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    return sum(by_place.values())

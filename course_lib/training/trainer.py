@@ -16,14 +16,14 @@ from course_lib import comm
 from course_lib.comm.call import device_of
 from course_lib.comm.switches import active
 from course_lib.config import TrainConfig
-from course_lib.errors import four_parts
 from course_lib.parallel.pipelines.stages import skeleton
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import Local, laid_as, own_part
 from course_lib.training import step as steps
-from course_lib.training.batches import IGNORED, Batch
+from course_lib.training.batches import Batch
 from course_lib.training.checkpoint import check_names, on_first_rank, read, write
 from course_lib.training.engine import Engine
+from course_lib.training.refusals import bad_loss, check_counts, check_filled, check_numbers, check_trained
 from course_lib.training.setup import Setup, Technique
 
 
@@ -50,10 +50,10 @@ class Trainer:
         apply: Sequence[Technique] = (),
         init: Callable[[Trainer], object] | None = None,
     ) -> None:
-        _check_trained(model)
+        check_trained(model)
         self.config, self.local = config, Local(model, mesh)
         self.persistent = tuple(model.state_dict())
-        _check_numbers(self.local, init)
+        check_numbers(self.local, init)
         setup = Setup(
             model=model,
             local=self.local,
@@ -61,26 +61,26 @@ class Trainer:
             engine=Engine(model, config.accumulation),
             skeleton=model if mesh is None else skeleton(model),
         )
+        # Each technique writes into the table where parameters lie, and then cuts, wraps or hooks the model.
         for technique in apply:
             technique(setup)
         setup.check_axes()
         self.local.give_memory()
         self.local.check_table()
         self.model, self.engine, self.skeleton = setup.model, setup.engine, setup.skeleton
-        self.trained = [name for name, p in self.local.parameters.items() if p.requires_grad]
         self.norm = math.nan  # of the last step's gradients, before they were clipped
-        self.optimizer = setup.shared(make_optimizer([self.local.parameters[name] for name in self.trained], config))
+        # Only now, since a technique may have put others in the parameters' places.
+        self.trained: list[str] = []
+        parameters = []
+        for name, parameter in self.local.parameters.items():
+            if parameter.requires_grad:
+                self.trained.append(name)
+                parameters.append(parameter)
+        optimizer = make_optimizer(parameters, config)
+        self.optimizer = setup.shared(optimizer)
         if init is not None and self.local.absent:
-            self._begin(init)
-
-    def _begin(self, init: Callable[[Trainer], object]) -> None:
-        """Let `init` fill what came without numbers, and see that it did."""
-        init(self)
-        here = {**self.local.parameters, **self.local.buffers}
-        left = [name for name in self.local.absent if name in here and own_part(here[name].detach()).isnan().any()]
-        problem = f"init leaves {agreement.listing(left)} without numbers" if left else ""
-        rule, way_out = "init fills every tensor that is on meta, norms and buffers too", "give it a rule"
-        agreement.no_problem("Trainer", problem, rule, way_out, self.local.everyone, compare=True)
+            init(self)
+            check_filled(self.local)
 
     @property
     def n_microbatches(self) -> int:
@@ -91,12 +91,13 @@ class Trainer:
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for the whole batch, on every rank."""
         rank, size = self.local.rank("dp"), self.local.size("dp")
-        share_of_inputs = inputs.tensor_split(size)[rank]
-        self._check_shares(inputs=share_of_inputs)
-        mine = self.engine.output(share_of_inputs)
+        mine = inputs.tensor_split(size)[rank]
+        self._check_shares(inputs=mine)
+        output = self.engine.output(mine)
         if size == 1:
-            return mine
-        return comm.all_gather(mine.contiguous(), length=len(inputs), group=self.local.group("dp"))
+            return output
+        group = self.local.group("dp")
+        return comm.all_gather(output.contiguous(), length=len(inputs), group=group)
 
     def compute_gradients(self, batch: Batch) -> float:
         """Add the gradients of the whole batch's mean loss to `.grad`, and return that loss.
@@ -108,35 +109,38 @@ class Trainer:
         Raises: ValueError, the same on all ranks, for a batch that cannot be shared out or has no target, and for a
             loss that is not finite, which leaves no gradients behind.
         """
-        mine = share(batch, self.local.rank("dp"), self.local.size("dp"))
-        self._check_shares(inputs=mine[0], targets=mine[1])
-        rows, targets = self.over_shares([len(mine[0]), steps.count_targets(mine)])
-        self.check_counts(rows, targets)
+        local = self.local
+        mine = share(batch, local.rank("dp"), local.size("dp"))
+        inputs, targets = mine
+        self._check_shares(inputs=inputs, targets=targets)
+        # Of each share of the batch, its rows and how many of its targets count.
+        rows, counts = self.over_shares([len(inputs), steps.count_targets(mine)])
+        check_counts(local, rows, counts)
         self.engine.check_rows(rows)
         parts = self.engine.cut(mine)
-        weight = prod(self.local.size(axis) for axis in self.local.layout.averaged) / sum(targets)
+        averaged_over = prod(local.size(axis) for axis in local.layout.averaged)
+        weight = averaged_over / sum(counts)
         summed = 0.0
 
         def loss(output: Tensor, number: int) -> Tensor:
             nonlocal summed
-            one = self.engine.ends.loss(output, parts[number][1])
+            _, targets = parts[number]
+            one = self.engine.ends.loss(output, targets)
             summed += one.item()
             return one * weight
 
-        with self.local.partial_sums(), self.engine.ends.around():
+        with local.partial_sums(), self.engine.ends.around():
             self.engine.run([inputs for inputs, _ in parts], loss)
-        return self.mean_loss(summed, sum(targets))
+        return self.mean_loss(summed, sum(counts))
 
     def mean_loss(self, summed: float, targets: float) -> float:
         """The whole batch's loss from what this rank summed up, and the number of all targets."""
-        (losses,) = self.over_shares([self.engine.shared(summed)])
-        bad = [share for share, loss in enumerate(losses) if not math.isfinite(loss)]
-        if bad:
+        share_of_loss = self.engine.shared(summed)  # a pipeline's last rank tells the others
+        (losses,) = self.over_shares([share_of_loss])
+        problem = bad_loss(self.local, losses, self.engine.last)
+        if problem:
             self.zero_grad()
-            values = f"loss {losses[bad[0]]} on {self.in_words(bad, **self.engine.last)}"
-            rule = "one such loss would spoil the weights of all ranks"
-            way_out = "look at that rank's batch, or lower the learning rate"
-            raise ValueError(four_parts("Trainer", values, rule, way_out))
+            raise ValueError(problem)
         return sum(losses) / targets
 
     def over_shares(self, numbers: Sequence[float]) -> list[list[float]]:
@@ -145,7 +149,8 @@ class Trainer:
             return [[number] for number in numbers]
         group = self.local.group("dp")
         mine = torch.tensor([numbers], dtype=torch.float64, device=device_of(group))
-        return comm.all_gather(mine, group=group).T.tolist()
+        rows = comm.all_gather(mine, group=group)  # (shares, numbers)
+        return rows.T.tolist()
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients that there are, whole, by the model's own names."""
@@ -153,7 +158,10 @@ class Trainer:
 
     def parameters(self) -> dict[str, Tensor]:
         """The weights, whole, by the model's own names; tied ones once."""
-        return self.local.whole({name: own_part(p.detach()) for name, p in self.local.parameters.items()})
+        parts = {}
+        for name, parameter in self.local.parameters.items():
+            parts[name] = own_part(parameter.detach())
+        return self.local.whole(parts)
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers by the model's own names."""
@@ -161,7 +169,8 @@ class Trainer:
 
     def clip(self) -> float:
         """Scale the gradients down to the global norm `config.max_norm`, if it is given; return the norm before."""
-        norm, most = self.local.global_norm().item(), self.config.max_norm
+        norm = self.local.global_norm().item()
+        most = self.config.max_norm
         if most is not None and norm > most:
             for gradient in self.local.gradients().values():
                 gradient.mul_(most / norm)
@@ -187,29 +196,33 @@ class Trainer:
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
         """What this rank has, by name: under "" the weight or buffer, under their own names the optimizer's states."""
-        own = self.optimizer.state_dict()["state"]
-        states = {
-            name: {kind: own_part(x) for kind, x in own[place].items()}
-            for place, name in enumerate(self.trained)
-            if place in own
-        }
-        here = {name: own_part(p.detach()) for name, p in self.local.parameters.items()} | self.local.buffers
-        return {name: {"": x, **states.get(name, {})} for name, x in here.items()}
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, parameter in self.local.parameters.items():
+            parts[name] = {"": own_part(parameter.detach())}
+        for name, buffer in self.local.buffers.items():
+            parts[name] = {"": buffer}
+        # An optimizer knows parameters by their place in its list, and has no state of one before its first step.
+        for place, states in self.optimizer.state_dict()["state"].items():
+            for kind, x in states.items():
+                parts[self.trained[place]][kind] = own_part(x)
+        return parts
 
     @torch.no_grad()
     def take(self, parts: Mapping[str, Mapping[str, Tensor]], options: dict[str, Any]) -> None:
         """Go on from what `parts` gave, here or where the model lay alike; `options` are the optimizer's."""
         local = self.local
-        for name, x in (*local.parameters.items(), *local.buffers.items()):
+        here = {**local.parameters, **local.buffers}
+        for name, x in here.items():
             if name in self.persistent:
                 own_part(x).copy_(parts[name][""])
-        states = {
-            place: {kind: laid_as(local.parameters[name], x) for kind, x in parts[name].items() if kind}
-            for place, name in enumerate(self.trained)
-            if len(parts[name]) > 1
-        }
-        groups = [options | {"params": [*range(len(self.trained))]}]
-        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        states: dict[int, dict[str, Tensor]] = {}
+        for place, name in enumerate(self.trained):
+            parameter = local.parameters[name]
+            kinds = {kind: laid_as(parameter, x) for kind, x in parts[name].items() if kind}
+            if kinds:
+                states[place] = kinds
+        group = options | {"params": list(range(len(self.trained)))}
+        self.optimizer.load_state_dict({"state": states, "param_groups": [group]})
         self.engine.ends.updated()
 
     def set_learning_rate(self, rate: float) -> None:
@@ -220,33 +233,43 @@ class Trainer:
     @property
     def options(self) -> dict[str, Any]:
         """The optimizer's, as learning rate and weight decay."""
-        return {name: x for name, x in self.optimizer.param_groups[0].items() if name != "params"}
+        options = dict(self.optimizer.param_groups[0])
+        del options["params"]
+        return options
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds, on every rank: what one device would save, so that any layout can go on from it."""
         layout = self.local.layout
         found = self.local.whole_once(self.parts())
-        weights = {name: kinds[""] for name, kinds in found.items()}
-        weights |= {name: weights[first] for name, first in layout.first_name.items()}
-        states = {name: {kind: x for kind, x in kinds.items() if kind} for name, kinds in found.items()}
-        trained = {number: states[name] for number, name in enumerate(layout.trained) if states[name]}
-        groups = [self.options | {"params": [*range(len(layout.trained))]}]
-        model = {name: weights[name] for name in self.persistent}
-        return {"model": model, "optimizer": {"state": trained, "param_groups": groups}}
+        model = {}
+        for name in self.persistent:
+            first = layout.first_name.get(name, name)  # of what has several names
+            model[name] = found[first][""]
+        states = {}
+        for number, name in enumerate(layout.trained):
+            kinds = {kind: x for kind, x in found[name].items() if kind}
+            if kinds:
+                states[number] = kinds
+        group = self.options | {"params": list(range(len(layout.trained)))}
+        optimizer = {"state": states, "param_groups": [group]}
+        return {"model": model, "optimizer": optimizer}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Take this rank's part of what `state` gave.
 
         Raises: ValueError if it is another model's.
         """
-        local, weights, states = self.local, saved["model"], saved["optimizer"]["state"]
+        local, weights, optimizer = self.local, saved["model"], saved["optimizer"]
         shapes = self.shapes()
         check_names(weights, {name: shapes[name] for name in self.persistent})
         numbers = {name: number for number, name in enumerate(local.layout.trained)}
-        here = [name for name in (*local.parameters, *local.buffers) if name in self.persistent]
-        whole = {name: {"": weights[name], **states.get(numbers.get(name), {})} for name in here}
-        parts = {name: {kind: local.part(name, x) for kind, x in kinds.items()} for name, kinds in whole.items()}
-        self.take(parts, saved["optimizer"]["param_groups"][0])
+        parts = {}
+        for name in (*local.parameters, *local.buffers):
+            if name in self.persistent:
+                states = optimizer["state"].get(numbers.get(name), {})
+                whole = {"": weights[name], **states}
+                parts[name] = {kind: local.part(name, x) for kind, x in whole.items()}
+        self.take(parts, optimizer["param_groups"][0])
 
     def save(self, folder: str | Path) -> None:
         """Write `state`; the first rank writes, and if it cannot, all ranks raise its error."""
@@ -263,23 +286,10 @@ class Trainer:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of everything by all of its names."""
         layout = self.local.layout
-        own = {name: place.shape for name, place in layout.places.items()}
-        return own | {name: own[first] for name, first in layout.first_name.items()}
-
-    def check_counts(self, rows: Sequence[float], targets: Sequence[float]) -> None:
-        """Raise the four-part error if a share has no rows, or the whole batch no target."""
-        empty = [share for share, number in enumerate(rows) if not number]
-        if empty:
-            values = (
-                f"{int(sum(rows))} samples in {len(rows)} share{'s' * (len(rows) > 1)}, none for {self.in_words(empty)}"
-            )
-            way_out = f"give at least {len(rows)}"
-            raise ValueError(four_parts("Trainer", values, "every rank needs a sample", way_out))
-        if not sum(targets):
-            values, way_out = f"{int(sum(rows))} samples without a target", f"mark fewer targets as {IGNORED}"
-            raise ValueError(
-                four_parts("Trainer", values, "the mean loss is taken over the targets that count", way_out)
-            )
+        shapes = {name: place.shape for name, place in layout.places.items()}
+        for name, first in layout.first_name.items():
+            shapes[name] = shapes[first]
+        return shapes
 
     def _check_shares(self, **tensors: Tensor) -> None:
         """In teaching mode let ranks with parts of one matrix compare what they were given: sums hide a difference."""
@@ -287,16 +297,12 @@ class Trainer:
         if active.guard and everyone is not None and self.local.size("tp") > 1:
             agreement.same_shares("Trainer", tensors, self.local.rank("dp"), everyone)
 
-    def in_words(self, shares: Sequence[int], **at: int) -> str:
-        """The ranks that have these shares: rank 2, or ranks 1, 2."""
-        ranks = [str(self.local.name_of(dp=share, **at)) for share in shares]
-        return f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
-
 
 def share(batch: Batch, rank: int, world_size: int) -> Batch:
     """One rank's rows of a batch, as `torch.tensor_split` cuts them."""
     inputs, targets = batch
-    return inputs.tensor_split(world_size)[rank], targets.tensor_split(world_size)[rank]
+    mine = inputs.tensor_split(world_size)[rank]
+    return mine, targets.tensor_split(world_size)[rank]
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
@@ -306,17 +312,3 @@ def make_optimizer(parameters: Sequence[nn.Parameter], config: TrainConfig) -> t
     if config.optimizer == "adamw":
         return torch.optim.AdamW(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
     return torch.optim.SGD(trained, lr=rate, weight_decay=decay)
-
-
-def _check_numbers(local: Local, init: object) -> None:
-    """Raise the four-part error if something is on meta and nobody says what its numbers are."""
-    if local.absent and init is None:
-        rule, way_out = "what has no numbers cannot be trained", "give Trainer init=…, or build the model off meta"
-        raise ValueError(four_parts("Trainer", f"on meta: {agreement.listing([*local.absent])}", rule, way_out))
-
-
-def _check_trained(model: nn.Module) -> None:
-    """Raise the four-part error if everything is frozen."""
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        rule, way_out = "an optimizer needs something to train", "set requires_grad on at least one parameter"
-        raise ValueError(four_parts("Trainer", "every parameter is frozen", rule, way_out))

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from course_lib.errors import four_parts
 from course_lib.parallel.table.agreement import listing
-from course_lib.verify.climb import SGD, Plan, SgdTrace, Trace, born_with, plan_batch
+from course_lib.verify.alike import SGD, Plan, born_with, plan_batch
 from course_lib.verify.equality import deviation, name_of, ratio_of
 from course_lib.verify.look import copied
 from course_lib.verify.pairs import reading_rounds, trainable
 from course_lib.verify.ratios import times
+from course_lib.verify.trace import SgdTrace, Trace
 from course_lib.verify.trainable import Make
 
 _SIGNS = 1e-3  # a step this near to the learning rate itself is Adam's first

@@ -13,7 +13,9 @@ from course_lib.verify.equality import deviation
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.pairs import Pair, gradient_pairs, names_right, wrong_after_first
 from course_lib.verify.ratios import in_words
+from course_lib.verify.replay import Replay
 from course_lib.verify.suspects import convicted
+from course_lib.verify.trace import Trace
 
 BYTES = "bytes"
 
@@ -48,8 +50,36 @@ class NotEqual(AssertionError):
         self.climbed, self.tolerance, self.loss_apart = dict(climbed or {}), tolerance, loss_apart
 
 
-def explain(evidence: Evidence, climbed: Mapping[str, float]) -> NotEqual:
-    """The error for the first pair that is not equal; `climbed` are the deviations of the rungs before."""
+def not_equal(
+    pairs: Sequence[Pair],
+    wrong: Sequence[Pair],
+    alone: Trace,
+    ranks: Sequence[Trace],
+    replay: Replay,
+    tolerance: float,
+    *,
+    below: str,
+    climbed: Mapping[str, float],
+) -> NotEqual:
+    """The error for a rung of these pairs, of which some are wrong; `climbed` are the deviations of the rungs before.
+
+    `below` is a lower rung that is wrong already and was not asked for.
+    """
+    evidence = Evidence(
+        wrong=[pair for pair in wrong if pair.replica == wrong[0].replica],
+        right=names_right(pairs, wrong, alone[0]),
+        alone=alone[0],
+        ranks=[trace for trace, _ in ranks],
+        adamw=[trace for _, trace in ranks if trace],
+        replay=replay,
+        tolerance=tolerance,
+        below=below,
+    )
+    return _explained(evidence, climbed)
+
+
+def _explained(evidence: Evidence, climbed: Mapping[str, float]) -> NotEqual:
+    """The error for the first pair that is not equal."""
     pair, found, p = evidence.first, evidence.signature, evidence.n_ranks
     late = _second_step(evidence)
     causes = convicted(late or evidence)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from course_lib.training.step import count_targets
-from course_lib.verify.climb import AdamWTrace, SgdTrace
 from course_lib.verify.counted import Cut, counts, is_mean_of_means
 from course_lib.verify.equality import Signature, deviation, noise, ratio_of, same, signature
 from course_lib.verify.pairs import Pair
 from course_lib.verify.ratios import agrees
 from course_lib.verify.replay import Change, Replay
+from course_lib.verify.trace import AdamWTrace, SgdTrace
 
 _NEARLY = 0.01  # of a deviation may be left by a change that explains it: another eps, another order
 

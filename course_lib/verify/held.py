@@ -16,7 +16,7 @@ from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.local import own_part
 from course_lib.parallel.table.placement import At
 from course_lib.ranks import run_ranks
-from course_lib.verify.climb import SGD, born_with
+from course_lib.verify.alike import SGD, born_with
 from course_lib.verify.trainable import MakeTrainer
 
 

@@ -1,7 +1,7 @@
 """The verification ladder: the same training on one device and on ranks, compared rung by rung.
 
-Rungs stand in the order in which an error shows. Plain SGD comes first, since Adam divides errors of scale away; then
-AdamW with weight decay and clipping, and a checkpoint, since plain SGD has no state that could be wrong.
+What a rung is, how both sides climb and how they are compared stands in `climb`. Here is what is around it: what may be
+asked, how far apart is equal, and the report.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import torch
 
@@ -17,28 +16,20 @@ from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch, Batches
+from course_lib.verify import pairs
+from course_lib.verify.alike import ADAMW, Plan
 from course_lib.verify.bad_input import check_ranks, check_reference
-from course_lib.verify.climb import (
-    ADAMW,
-    Plan,
-    SgdTrace,
-    Trace,
-    adamw,
-    climb_alone,
-    climb_rank,
-    norms_without_clipping,
-)
-from course_lib.verify.diagnosis import BYTES, compare_bytes, explain
+from course_lib.verify.climb import adamw, climb_alone, climb_rank, compare
+from course_lib.verify.clipping import norm_that_clips, norms_without_clipping
+from course_lib.verify.diagnosis import BYTES, compare_bytes
 from course_lib.verify.equality import TOLERANCES, name_of
-from course_lib.verify.evidence import Evidence
 from course_lib.verify.matching import matched
-from course_lib.verify.pairs import RUNGS, all_pairs, left_out, names_right, reading_rounds
+from course_lib.verify.pairs import RUNGS
 from course_lib.verify.replay import Replay
+from course_lib.verify.trace import SgdTrace, Trace
 from course_lib.verify.trainable import Make
 
 STEPS = 3  # of SGD, of AdamW, and of what goes on from its checkpoint
-_SAME = 1e-3  # norms this near are one
-_CLIPPED = 0.5  # of the norms is what clipping leaves where all steps have the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +59,16 @@ class Report:
         return max(self.deviations.values())
 
     def __str__(self) -> str:
-        inside = f" ({name_of(self.narrow)} inside)" if self.narrow else ""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        head = f"{ranks} against one device, {name_of(self.dtype)}{inside}, tolerance {self.tolerance:g}"
-        climbed = [f"  {rung:<14}{found:8.1e}" for rung, found in self.deviations.items()]
-        lacking = [f"  {rung:<14}left out: {why}" for rung, why in self.left_out.items()]
-        return "\n".join([head, *climbed, *lacking, *self.notes])
+        precision = name_of(self.dtype)
+        if self.narrow:
+            precision += f" ({name_of(self.narrow)} inside)"
+        lines = [f"{ranks} against one device, {precision}, tolerance {self.tolerance:g}"]
+        for rung, found in self.deviations.items():
+            lines.append(f"  {rung:<14}{found:8.1e}")
+        for rung, why in self.left_out.items():
+            lines.append(f"  {rung:<14}left out: {why}")
+        return "\n".join([*lines, *self.notes])
 
 
 def assert_parallel_equals(
@@ -122,11 +117,15 @@ def climb_first(
 ) -> tuple[Plan, Trace]:
     """One device, as far as the rungs ask, and the plan for the ranks, who write their checkpoint to `folder`."""
     alone = climb_alone(reference, plan)
-    check_reference(reference, plan, alone, _tolerance_of(alone.narrow or plan.dtype, tolerance))
-    if not {RUNGS[5], RUNGS[6]} & {*rungs}:
+    within = _tolerance_of(alone.narrow or plan.dtype, tolerance)
+    check_reference(reference, plan, alone, within)
+    if pairs.ADAMW not in rungs and pairs.SAVED not in rungs:
         return plan, (alone, None)
+    # A limit that no gradient reaches would prove nothing of clipping.
     most = norm_that_clips(norms_without_clipping(reference, plan))
-    plan = replace(plan, adamw=replace(ADAMW, max_norm=most), folder=folder if RUNGS[6] in rungs else None)
+    plan = replace(plan, adamw=replace(ADAMW, max_norm=most))
+    if pairs.SAVED in rungs:
+        plan = replace(plan, folder=folder)
     return plan, (alone, adamw(reference, plan, seed=0, stops=False))
 
 
@@ -140,31 +139,37 @@ def judge(
     dtype = replay.plan.dtype
     within = _tolerance_of(alone[0].narrow or dtype, tolerance)
     alone, ranks, notes = matched(alone, ranks)
-    check_ranks(alone[0], ranks, within)
+    one, traces = alone[0], [trace for trace, _ in ranks]
+    check_ranks(one, ranks, within)
     deviations = compare(alone, ranks, rungs, within, replay)
-    traces, adamw_trace = [trace for trace, _ in ranks], ranks[0][1]
+    lacking = pairs.left_out(alone, ranks)
+    second = ranks[0][1]
     return Report(
         world_size=len(ranks),
         dtype=dtype,
-        narrow=alone[0].narrow,
+        narrow=one.narrow,
         tolerance=within,
         deviations=deviations,
-        left_out={rung: why for rung, why in left_out(alone, ranks).items() if rung in rungs},
-        notes=(*notes, *_reading(alone[0], traces[0])),
+        left_out={rung: why for rung, why in lacking.items() if rung in rungs},
+        notes=(*notes, *_reading(one, traces[0])),
         losses=traces[0].losses,
-        adamw_losses=adamw_trace.losses if adamw_trace else (),
+        adamw_losses=second.losses if second else (),
         peak_state_bytes=tuple(trace.peak_state_bytes for trace in traces),
         step_s=max(trace.step_s for trace in traces),
-        alone_step_s=alone[0].step_s,
+        alone_step_s=one.step_s,
         ledger=Ledger([event for trace in traces for event in trace.events], len(ranks)),
     )
 
 
 def _reading(alone: SgdTrace, first: SgdTrace) -> Iterator[str]:
     """Whose gradients were read from a step, and how exactly that can be."""
-    who = [name for name, trace in (("the reference", alone), ("the parallel side", first)) if trace.is_read]
+    who = []
+    if alone.is_read:
+        who.append("the reference")
+    if first.is_read:
+        who.append("the parallel side")
     if who:
-        most = max(reading_rounds(alone.start[name]) for name in alone.parameter_names)
+        most = max(pairs.reading_rounds(alone.start[name]) for name in alone.parameter_names)
         how = f"which rounds them by up to {most:.1g}; this does not count"
         yield f"gradients of {' and '.join(who)} were read from one step of SGD, {how}"
 
@@ -173,8 +178,9 @@ def check(dtype: torch.dtype, tolerance: float | None, rungs: Sequence[str]) -> 
     """Refuse what cannot be compared."""
     unknown = [rung for rung in rungs if rung not in RUNGS]
     if unknown or not rungs:
-        values, way_out = f"rungs={tuple(rungs)}", f"choose from {', '.join(RUNGS)}"
-        raise ValueError(four_parts("assert_parallel_equals", values, "rungs are known by name, at least one", way_out))
+        values, rule = f"rungs={tuple(rungs)}", "rungs are known by name, at least one"
+        way_out = f"choose from {', '.join(RUNGS)}"
+        raise ValueError(four_parts("assert_parallel_equals", values, rule, way_out))
     _tolerance_of(dtype, tolerance)
 
 
@@ -186,46 +192,3 @@ def _tolerance_of(dtype: torch.dtype, given: float | None) -> float:
         values, rule = f"dtype={name_of(dtype)}", "only float64 and float32 have a tolerance that holds for every model"
         raise ValueError(four_parts("assert_parallel_equals", values, rule, "give tolerance="))
     return TOLERANCES[dtype]
-
-
-def norm_that_clips(norms: Sequence[float]) -> float | None:
-    """A limit that clips some steps and not others; else one that clips all; None if there is no gradient.
-
-    >>> norm_that_clips([4.0, 1.0, 2.0]), norm_that_clips([3.0, 3.0]), norm_that_clips([0.0])
-    (2.0, 1.5, None)
-    """
-    low, high = min(norms), max(norms)
-    if high - low <= _SAME * high:
-        return _CLIPPED * high or None
-    return (low * high) ** 0.5 or _CLIPPED * high
-
-
-def compare(
-    alone: Trace, ranks: Sequence[Trace], rungs: Sequence[str], tolerance: float, replay: Replay
-) -> dict[str, float]:
-    """The largest deviation on each rung.
-
-    Raises: NotEqual for the first rung that has a pair further apart than `tolerance`.
-    """
-    lacking, climbed = left_out(alone, ranks), dict[str, float]()
-    deviations, below = {rung: 0.0 for rung in RUNGS if rung in rungs and rung not in lacking}, ""
-    for rung, group in groupby(all_pairs(alone, ranks), key=lambda pair: pair.rung):
-        pairs = list(group)
-        wrong = [pair for pair in pairs if not pair.holds(tolerance)]
-        if rung not in rungs:
-            below = below or (rung if wrong else "")
-            continue
-        if wrong:
-            evidence = Evidence(
-                wrong=[pair for pair in wrong if pair.replica == wrong[0].replica],
-                right=names_right(pairs, wrong, alone[0]),
-                alone=alone[0],
-                ranks=[trace for trace, _ in ranks],
-                adamw=[trace for _, trace in ranks if trace],
-                replay=replay,
-                tolerance=tolerance,
-                below=below,
-            )
-            raise explain(evidence, climbed)
-        deviations[rung] = climbed[rung] = max(pair.distance() for pair in pairs)
-    return deviations

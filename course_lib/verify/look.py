@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.training.step import state_bytes
 from course_lib.training.trainer import Trainer
-from course_lib.verify.trainable import InParts, Trainable
+from course_lib.verify.alike import SGD, Plan, born_with, plan_batch
+from course_lib.verify.trainable import InParts, Make, Trainable
 
 _LOOKS = 2  # steps whose gradients are kept
 
@@ -31,20 +32,21 @@ class Look:
         """Look once."""
         self._calls += 1
         self.peak_bytes = max(self.peak_bytes, state_bytes(_held(self.trainer)))
-        if self._calls <= _LOOKS:
-            # A step that can be taken apart is seen before its update, so what the first left is seen in the second.
-            first_is_over = self._calls == (2 if isinstance(self.trainer, InParts) else 1)
-            now = state_of(self.trainer) if self.reads or first_is_over else {}
+        if self._calls > _LOOKS:
+            return
+        # A step that can be taken apart is seen before its update, so what the first left is seen in the second.
+        first_is_over = self._calls == (2 if isinstance(self.trainer, InParts) else 1)
+        now: dict[str, Tensor] = {}
+        if self.reads or first_is_over:
+            now = state_of(self.trainer)
+        if self.reads:
             before = self.after_first or self.start
-            self.gradients.append(
-                read_gradients(before, self._parameters_of(now), self.rate)
-                if self.reads
-                else copied(self.trainer.gradients())  # type: ignore[attr-defined]
-            )
-            self.after_first = now if first_is_over else self.after_first
-
-    def _parameters_of(self, now: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: now[name] for name in self.trainer.parameters()}
+            weights = {name: now[name] for name in self.trainer.parameters()}
+            self.gradients.append(read_gradients(before, weights, self.rate))
+        else:
+            self.gradients.append(copied(self.trainer.gradients()))  # type: ignore[attr-defined]
+        if first_is_over:
+            self.after_first = now
 
 
 def hides_gradients(trainer: Trainable) -> bool:
@@ -54,12 +56,27 @@ def hides_gradients(trainer: Trainable) -> bool:
 
 def read_gradients(before: Mapping[str, Tensor], after: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
     """What plain SGD must have subtracted; weights round it, by up to eps |w| / rate."""
-    return {name: (before[name] - x) / rate for name, x in after.items() if x.is_floating_point()}
+    read = {}
+    for name, x in after.items():
+        if x.is_floating_point():
+            read[name] = (before[name] - x) / rate
+    return read
+
+
+def at_half_the_rate(make: Make, plan: Plan, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A second trainer's weights, and its first gradient, read from a step of half the size: the same, if it is SGD."""
+    config = replace(SGD, learning_rate=SGD.learning_rate / 2)
+    with born_with(seed, plan.dtype):
+        trainer = make(config)
+        before = copied(trainer.parameters())
+        trainer.step(plan_batch(plan, 0))
+        return before, read_gradients(before, trainer.parameters(), config.learning_rate)
 
 
 def norm_of(gradients: Iterable[Tensor]) -> float:
     """The length of all of them as one vector."""
-    return torch.stack([gradient.double().norm() for gradient in gradients]).norm().item()
+    lengths = [gradient.double().norm() for gradient in gradients]
+    return torch.stack(lengths).norm().item()
 
 
 def state_of(trainer: Trainable) -> dict[str, Tensor]:
@@ -75,6 +92,10 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _held(trainer: Trainable) -> Iterable[nn.Parameter]:
     """The parameters that a rank keeps, as far as they are known."""
+    held: list[nn.Parameter] = []
     model = getattr(trainer, "model", None)
-    own = model.parameters() if isinstance(model, nn.Module) else ()
-    return chain(own, trainer.local.parameters.values()) if isinstance(trainer, Trainer) else own
+    if isinstance(model, nn.Module):
+        held += model.parameters()
+    if isinstance(trainer, Trainer):
+        held += trainer.local.parameters.values()
+    return held

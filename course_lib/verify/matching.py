@@ -9,8 +9,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from course_lib.parallel.table.agreement import listing
-from course_lib.verify.climb import AdamWTrace, SgdTrace, Trace
 from course_lib.verify.equality import same
+from course_lib.verify.trace import AdamWTrace, SgdTrace, Trace
 
 _OF_SGD = ("start", "second_start", "gradients", "halved", "after_first", "second_gradients", "end")
 _OF_ADAMW = ("start", "half", "loaded", "end")

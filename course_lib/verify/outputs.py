@@ -20,7 +20,7 @@ from course_lib.parallel.table.placement import At, Shard
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
-from course_lib.verify.climb import SGD, born_with
+from course_lib.verify.alike import SGD, born_with
 from course_lib.verify.equality import deviation
 from course_lib.verify.trainable import MakeTrainer
 

@@ -14,7 +14,7 @@ from course_lib.config import TrainConfig
 from course_lib.training.batches import Batch
 from course_lib.training.step import count_targets
 from course_lib.training.trainer import Trainer
-from course_lib.verify.climb import SGD, Plan, born_with, plan_batch
+from course_lib.verify.alike import SGD, Plan, born_with, plan_batch
 from course_lib.verify.look import Look, copied
 from course_lib.verify.trainable import InParts, Make, Trainable
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.errors import four_parts
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
+from course_lib.verify.alike import SGD
 
 
 @runtime_checkable
@@ -65,6 +68,24 @@ class InParts(Trainable, Protocol):
 
 Make = Callable[..., Trainable]  # of a configuration
 MakeTrainer = Callable[..., Trainer]  # our own; for the museum also of a bug, a technique that comes last
+
+
+def made_for_sgd(make: Make) -> Trainable:
+    """A trainer for SGD.
+
+    Raises: ValueError if `make` cannot be told so, or gives something else than a trainer.
+    """
+    if not inspect.signature(make).parameters:
+        rule = "the ladder trains with SGD first, since Adam divides errors of scale away"
+        way_out = "write make(config), and use its optimizer and learning_rate"
+        raise ValueError(four_parts("assert_parallel_equals", "make takes no configuration", rule, way_out))
+    trainer = make(SGD)
+    lacks = [name for name in ("parameters", "step") if not callable(getattr(trainer, name, None))]
+    if lacks:
+        values = f"make(config) gives a {type(trainer).__name__} without {' and '.join(lacks)}"
+        rule, way_out = "a trainer has parameters() and step(batch)", "write them, or take an adapter"
+        raise ValueError(four_parts("assert_parallel_equals", values, rule, way_out))
+    return trainer
 
 
 def facts_of(trainer: Trainable) -> dict[str, Any]:

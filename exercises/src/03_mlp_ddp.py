@@ -128,7 +128,7 @@ check("03.2", same_start)
 
 # %% [markdown]
 # Your function computes the loss of *its own* rows, goes backward, averages the gradients, and returns the mean loss of the whole batch.
-# To average, call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.data.replicate import average_gradients`.
+# To average, call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.data.buckets import average_gradients`.
 #
 # **Target:** the gradient and the loss of one device that has all rows. A rank may have no target at all, but some rank has one.
 

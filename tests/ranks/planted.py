@@ -151,8 +151,9 @@ class OneStepLate:
     def __call__(self, plan, bucket):
         average(bucket.flat)
         now = bucket.flat.clone()
-        bucket.flat.copy_(self.before.get(tuple(bucket.numbers), torch.zeros_like(now)))
-        self.before[tuple(bucket.numbers)] = now
+        which = bucket.parameters[0]
+        bucket.flat.copy_(self.before.get(which, torch.zeros_like(now)))
+        self.before[which] = now
 
 
 class AloneFromStepTwo:

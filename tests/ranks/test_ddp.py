@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.parallel.data.replicate import average_gradients
+from course_lib.parallel.data.buckets import average_gradients
 from course_lib.ranks import run_ranks
 
 

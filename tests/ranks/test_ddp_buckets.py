@@ -12,26 +12,31 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import comm
-from course_lib.parallel.data.buckets import average_gradients_in_buckets
+from course_lib.parallel.data.buckets import Reducer, average_gradients, average_gradients_in_buckets, trained
 from course_lib.parallel.data.ddp import DistributedDataParallel
-from course_lib.parallel.data.replicate import average_gradients, broadcast_state
+from course_lib.parallel.data.replicate import broadcast_state
 from course_lib.ranks import RankError, ledger, run_ranks
 from course_lib.units import MiB
 
 
 def three_ways(bucket_bytes):
-    """Naive, bucketed and wrapped: the same gradients."""
+    """Naive, bucketed, overlapped by the plain reducer and by the wrapper: the same gradients, two steps long."""
     torch.manual_seed(dist.get_rank())
     naive = Perceptron().double()
     broadcast_state(naive)
-    bucketed, wrapped = copy.deepcopy(naive), copy.deepcopy(naive)
+    bucketed, overlapped, wrapped = (copy.deepcopy(naive) for _ in range(3))
+    reducer = Reducer([*trained(overlapped).values()], bucket_bytes=bucket_bytes)
     wrapped = DistributedDataParallel(wrapped, bucket_cap_mb=bucket_bytes / MiB)
     rows = inputs(Perceptron, dist.get_rank())
-    for model in (naive, bucketed, wrapped):
-        model(rows).square().mean().backward()
-    average_gradients(naive)
-    average_gradients_in_buckets(bucketed, bucket_bytes=bucket_bytes)
-    gradients = [[p.grad for p in model.parameters() if p.requires_grad] for model in (naive, bucketed, wrapped)]
+    for _ in range(2):
+        for model in (naive, bucketed, overlapped, wrapped):
+            model.zero_grad()
+            model(rows).square().mean().backward()
+        average_gradients(naive)
+        average_gradients_in_buckets(bucketed, bucket_bytes=bucket_bytes)
+    models = (naive, bucketed, overlapped, wrapped)
+    gradients = [[p.grad for p in model.parameters() if p.requires_grad] for model in models]
+    assert len(reducer.buckets) == len(wrapped._reducer.buckets)
     return [deviation(gradients[0], other) for other in gradients[1:]]
 
 

@@ -21,8 +21,8 @@ from course_lib.training.batches import Batches
 from course_lib.training.trainer import Trainer
 from course_lib.units import MiB
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+from course_lib.verify.clipping import norm_that_clips
 from course_lib.verify.diagnosis import BYTES, compare_bytes
-from course_lib.verify.ladder import norm_that_clips
 
 BOTH = {"tied": True, "frozen": True}
 

@@ -22,9 +22,10 @@ from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual
-from course_lib.verify.climb import ADAMW, Plan, adamw, climb_alone, climb_rank, norms_without_clipping
+from course_lib.verify.alike import ADAMW, Plan
+from course_lib.verify.climb import adamw, climb_alone, climb_rank, compare
+from course_lib.verify.clipping import norm_that_clips, norms_without_clipping
 from course_lib.verify.equality import TOLERANCES
-from course_lib.verify.ladder import compare, norm_that_clips
 from course_lib.verify.replay import Replay
 
 BATCHES = Batches(text=TEXT, batch_size=13, sequence=5, ragged=True)

@@ -19,6 +19,7 @@ ROOMS = {  # lowest first: a room imports those before it
 }
 FILES = {name: path for path in sorted(PACKAGE.rglob("*.py")) for name in [".".join(path.relative_to(ROOT).parts)[:-3]]}
 MOST_FILES_OF_A_STEM = 3
+PLAIN_PAGES = ("course_lib.parallel.data.buckets",)  # read from top to bottom, without another file of their room
 
 
 def imported(nodes: list[ast.stmt]) -> Iterator[str]:
@@ -68,6 +69,14 @@ def test_no_room_imports_one_above_it(package):
 def test_an_arrow_up_is_found():
     assert upward("course_lib.parallel.table.layout", "def f():\n    from course_lib.parallel.data import ddp")
     assert upward("course_lib.parallel.data.ddp", "from course_lib.parallel.table import layout") == []
+
+
+@pytest.mark.parametrize("page", PLAIN_PAGES)
+def test_a_plain_page_needs_no_other_file_of_its_room(page):
+    room, _, _ = page.rpartition(".")
+    assert [name for name in everything_imported(FILES[page].read_text()) if name.startswith(room)] == []
+    beside = [name for name, path in FILES.items() if page in everything_imported(path.read_text())]
+    assert any(name.startswith(room) for name in beside)  # what is around it is built on it
 
 
 def test_no_two_files_wait_for_each_other():

@@ -16,9 +16,10 @@ from torch.utils._pytree import tree_leaves
 from course_lib.comm import call
 from course_lib.errors import four_parts
 from course_lib.parallel.data import replicate
-from course_lib.parallel.data.buckets import BUCKET_CAP_MB, DENSE
-from course_lib.parallel.data.options import OPERATION, Plan
-from course_lib.parallel.data.reducer import Hook, Reducer
+from course_lib.parallel.data.buckets import BUCKET_CAP_MB
+from course_lib.parallel.data.guarded import DENSE, GuardedReducer
+from course_lib.parallel.data.options import OPERATION, Hook, Plan
+from course_lib.parallel.data.static import StaticReducer
 from course_lib.parallel.table import agreement
 
 
@@ -80,7 +81,8 @@ class DistributedDataParallel(nn.Module):
     def _hold(self, module: nn.Module, plan: Plan) -> None:
         super().__init__()
         self.module, self.plan = module, plan
-        self._reducer = Reducer(module, plan)
+        kind = StaticReducer if plan.static_graph else GuardedReducer
+        self._reducer: GuardedReducer = kind(module, plan)
         self._syncing = self._send_buffers = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
@@ -92,19 +94,23 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.plan.broadcast_buffers and self._send_buffers:
-            replicate.broadcast_tensors([*self.module.buffers()], self.plan.group, self.plan.first_rank)
-        self._send_buffers = torch.is_grad_enabled() and self._syncing
-        if not torch.is_grad_enabled():
+            buffers = list(self.module.buffers())
+            replicate.broadcast_tensors(buffers, self.plan.group, self.plan.first_rank)
+        training = torch.is_grad_enabled()
+        # Buffers can only have come apart where ranks trained, and torch sends them no sooner than an average.
+        self._send_buffers = training and self._syncing
+        if not training:
             return self.module(*args, **kwargs)
         self._reducer.prepare_for_backward(self._syncing)
         output = self.module(*args, **kwargs)
-        for tensor in tree_leaves(vars(output) if is_dataclass(output) else output):
+        fields = vars(output) if is_dataclass(output) else output  # as transformers answer
+        for tensor in tree_leaves(fields):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 self._reducer.watch(tensor)
         return output
 
     def register_comm_hook(self, hook: Hook) -> None:
-        """Let `hook(plan, bucket)` work on each bucket in place of `plan.allreduce_hook`; all ranks the same one."""
+        """Let `hook(plan, bucket)` work on each bucket in place of `options.allreduce_hook`; all ranks the same one."""
         self._reducer.hook = hook
 
     @contextmanager
@@ -124,11 +130,11 @@ def _check(module: nn.Module, bucket_cap_mb: float) -> None:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         rule = "there must be a gradient to average"
         raise ValueError(four_parts(OPERATION, "no trained parameter", rule, "leave a frozen model unwrapped"))
-    tables = {
-        name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)
-    }
-    sparse = [f"{name}.weight".lstrip(".") for name, t in tables.items() if t.sparse and t.weight.requires_grad]
+    sparse = []
+    for name, layer in module.named_modules():
+        is_table = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+        if is_table and layer.sparse and layer.weight.requires_grad:
+            sparse.append(f"{name}.weight".lstrip("."))  # the model itself has no name
     if sparse:
-        raise ValueError(
-            four_parts(OPERATION, f"{agreement.listing(sparse)} with sparse=True", DENSE, "pass sparse=False")
-        )
+        values = f"{agreement.listing(sparse)} with sparse=True"
+        raise ValueError(four_parts(OPERATION, values, DENSE, "pass sparse=False"))

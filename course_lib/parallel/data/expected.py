@@ -40,14 +40,14 @@ class EveryParameter:
         Raises: ValueError if other parameters got gradients than must; on all ranks if the guard is on.
         """
         expected = self.awaited()
-        problems = [
-            f"{what} {agreement.listing([self.names[number] for number in sorted(numbers)])} on rank {dist.get_rank()}"
-            for what, numbers in (("no gradient of", expected - used), ("a gradient of", used - expected))
-            if numbers
-        ]
-        agreement.no_problem(
-            OPERATION, " and ".join(problems), self.rule, self.way_out, self.together, compare=active.guard
-        )
+        problems = []
+        for what, numbers in (("no gradient of", expected - used), ("a gradient of", used - expected)):
+            if numbers:
+                names = [self.names[number] for number in sorted(numbers)]
+                problems.append(f"{what} {agreement.listing(names)} on rank {dist.get_rank()}")
+        problem = " and ".join(problems)
+        # Ranks that saw no problem must hear of it too, or they would wait for this one in the next step.
+        agreement.no_problem(OPERATION, problem, self.rule, self.way_out, self.together, compare=active.guard)
         return expected
 
     def used_anywhere(self, used: set[int]) -> set[int]:
@@ -56,7 +56,8 @@ class EveryParameter:
             return set()
         flags = torch.zeros(len(self.names), dtype=torch.uint8, device=self.device)
         flags[list(used)] = 1
-        comm.all_reduce_(flags, op=ReduceOp.MAX, algorithm=self.plan.algorithm, group=self.plan.group)
+        plan = self.plan
+        comm.all_reduce_(flags, op=ReduceOp.MAX, algorithm=plan.algorithm, group=plan.group)
         return set(flags.nonzero().flatten().tolist())
 
 
@@ -80,12 +81,15 @@ class Static(EveryParameter):
 
     def awaited(self) -> set[int]:
         """What this rank's first backward used; before that, everything."""
-        return super().awaited() if self.first is None else self.first
+        if self.first is None:
+            return super().awaited()
+        return self.first
 
     def settle(self, used: set[int]) -> set[int]:
         """What any rank's first backward used."""
         if self.first is None:
-            self.first, self.anywhere = used, self.used_anywhere(used)
+            self.first = used
+            self.anywhere = self.used_anywhere(used)
         else:
             super().settle(used)
         return self.anywhere
@@ -93,5 +97,9 @@ class Static(EveryParameter):
 
 def policy(plan: Plan, names: Sequence[str], device: torch.device, together: ProcessGroup) -> EveryParameter:
     """The one that the wrapper's options ask for."""
-    kind = Static if plan.static_graph else _AnyRank if plan.find_unused_parameters else EveryParameter
+    kind = EveryParameter
+    if plan.static_graph:
+        kind = Static
+    elif plan.find_unused_parameters:
+        kind = _AnyRank
     return kind(plan, names, device, together)

@@ -44,6 +44,7 @@ def _leaves(node: Node) -> Iterator[Any]:
         here = waiting.pop()
         if hasattr(here, "variable"):
             yield here
-        new = [following for following, _ in here.next_functions if following is not None and following not in seen]
-        seen.update(new)
-        waiting += new
+        for following, _ in here.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)

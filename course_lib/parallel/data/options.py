@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch.distributed as dist
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup
 
 from course_lib import comm
-from course_lib.parallel.data.buckets import BUCKET_CAP_MB, Bucket
+from course_lib.parallel.data.buckets import BUCKET_CAP_MB, Bucket, average_in_background, average_now
 from course_lib.units import MiB
 
 OPERATION = "DistributedDataParallel"
@@ -44,9 +45,12 @@ class Plan:
         return dist.get_process_group_ranks(self.group)[0]
 
 
+Hook = Callable[[Plan, Bucket], comm.Work | None]
+
+
 def allreduce_hook(plan: Plan, bucket: Bucket) -> comm.Work | None:
     """Average one bucket over the ranks, in the background if communication may overlap with backward."""
     if plan.overlap:
-        return comm.all_reduce_(bucket.flat, op=ReduceOp.AVG, algorithm=plan.algorithm, group=plan.group, async_op=True)
-    comm.all_reduce_(bucket.flat, op=ReduceOp.AVG, algorithm=plan.algorithm, group=plan.group)
+        return average_in_background(bucket, plan.group, plan.algorithm)
+    average_now(bucket, plan.group, plan.algorithm)
     return None

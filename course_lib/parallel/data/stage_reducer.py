@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from course_lib.parallel.data import expected, replicate
-from course_lib.parallel.data.buckets import Bucket, fill, trained
+from course_lib.parallel.data.buckets import Bucket, fill, homes, trained
 from course_lib.parallel.data.options import Plan, allreduce_hook
 from course_lib.parallel.pipelines.executor import Pipeline
 
@@ -27,30 +27,26 @@ class StageReducer:
 
     def __init__(self, pipeline: Pipeline, plan: Plan, together: ProcessGroup) -> None:
         self.plan, self.hook = plan, allreduce_hook
-        order = sorted(pipeline.stages, key=pipeline.ends.__getitem__)
+        ends = pipeline.ends
+        order = sorted(pipeline.stages, key=lambda stage: ends[stage])
         stages = nn.ModuleList(pipeline.stages[stage] for stage in order)
         complete_with: dict[nn.Parameter, int] = {}
         names: dict[nn.Parameter, str] = {}
         for stage, module in zip(order, stages, strict=True):
             for name, parameter in trained(module).items():
-                complete_with[parameter], names[parameter] = stage, names.get(parameter, name)
+                complete_with[parameter] = stage  # the last one that uses it
+                names.setdefault(parameter, name)
         self.parameters, self.names = list(names), list(names.values())
         self.buffers = list(stages.buffers())
         if plan.init_sync:
             replicate.broadcast_state(stages, plan.group, plan.first_rank)
-        self.buckets = {stage: self._filled([p for p in names if complete_with[p] == stage]) for stage in order}
-        self.places = {
-            number: (bucket, place)
-            for bucket in chain.from_iterable(self.buckets.values())
-            for place, number in enumerate(bucket.numbers)
-        }
+        self.buckets: dict[int, list[Bucket]] = {}  # by stage
+        for stage in order:
+            mine = [parameter for parameter in self.parameters if complete_with[parameter] == stage]
+            parts = fill(mine, plan.bucket_bytes)
+            self.buckets[stage] = [Bucket(part, as_view=plan.gradient_as_bucket_view) for part in parts]
+        self.home = homes(chain.from_iterable(self.buckets.values()))
         self.expected = expected.policy(plan, self.names, pipeline.device, together)
-
-    def _filled(self, parameters: list[nn.Parameter]) -> list[Bucket]:
-        numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
-        parts = fill(parameters, self.plan.bucket_bytes)
-        as_view = self.plan.gradient_as_bucket_view
-        return [Bucket(part, [numbers[parameter] for parameter in part], as_view=as_view) for part in parts]
 
     def prepare_for_backward(self) -> None:
         """Before a step: buffers are the first rank's; nobody waits for a step that raised."""
@@ -62,14 +58,17 @@ class StageReducer:
     def mark_stage_ready(self, stage: int) -> None:
         """Start averaging what is complete with this stage, while others still compute."""
         for bucket in self.buckets[stage]:
-            bucket.begin(())
+            bucket.begin()
             bucket.launch(partial(self.hook, self.plan))
 
     def finalize_backward(self) -> None:
         """All stages are through: wait for the averages, and look at what got no gradient."""
         for bucket in chain.from_iterable(self.buckets.values()):
             bucket.wait()
-        used = {number for number, parameter in enumerate(self.parameters) if parameter.grad is not None}
+        used = set()
+        for number, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                used.add(number)
         for number in self.expected.settle(used):
-            bucket, place = self.places[number]
+            bucket, place = self.home[self.parameters[number]]
             bucket.give(place)

@@ -44,9 +44,8 @@ _METHODS: dict[type[Instruction], str] = {
     SendGradient: "send_gradient",
     RecvGradient: "recv_gradient",
 }
-_ENDS = (
-    Backward | BackwardWeight | SendGradient
-)  # of a stage's work; a send last: it waits for what is in the background
+# What can be the last of a stage's work. A send too, since it waits for what is in the background.
+_ENDS = Backward | BackwardWeight | SendGradient
 
 
 class Pipeline:
@@ -66,7 +65,8 @@ class Pipeline:
     ) -> None:
         self.stages, self.schedule, self.group = stages, schedule, group
         self.durations = durations.part(schedule.stages_per_rank) if durations else None  # of one stage
-        self.rank, self.names = group.rank(), dist.get_process_group_ranks(group)
+        self.rank = group.rank()
+        self.names = dist.get_process_group_ranks(group)  # of the group's ranks, in the whole world
         self.device = next(parameter.device for stage in stages.values() for parameter in stage.parameters())
         self.stage_complete: Callable[[int], object] = lambda stage: None  # called once a stage's gradients are there
         self.held = Held(in_flight=0, stashed=0)  # the most of the last run, counted on what was kept
@@ -108,21 +108,23 @@ class Pipeline:
         """Pass a whole batch through all stages; the last one's rank gets the output, the others nothing of use."""
         x = inputs
         for stage in range(self.schedule.n_stages):
-            before, after = (self.schedule.rank_of(number) for number in (stage - 1, stage + 1))
             if stage not in self.stages:
                 continue
-            if stage and before != self.rank:
-                x = comm.recv(self.room(shapes[stage]), self.names[before], self.group)
+            if stage > 0 and stage - 1 not in self.stages:
+                x = comm.recv(self.room(shapes[stage]), self.peer(stage - 1), self.group)
             x = self.stages[stage](x)
-            if stage < self.schedule.n_stages - 1 and after != self.rank:
-                comm.send(x.contiguous(), self.names[after], self.group)
+            if stage < self.schedule.n_stages - 1 and stage + 1 not in self.stages:
+                comm.send(x.contiguous(), self.peer(stage + 1), self.group)
         return x
 
     @property
     def ends(self) -> dict[int, int]:
         """By stage of this rank, the place in its list from which on the stage's gradients are complete."""
-        mine = enumerate(self.schedule.lists[self.rank])
-        return {one.stage: place for place, one in mine if isinstance(one, _ENDS)}
+        ends = {}
+        for place, one in enumerate(self.schedule.lists[self.rank]):
+            if isinstance(one, _ENDS):
+                ends[one.stage] = place
+        return ends
 
     def room(self, like: Tensor) -> Tensor:
         """Memory for a message; `empty_like` would take 100 times as long, since `like` is on no device."""
@@ -134,7 +136,15 @@ class Pipeline:
 
 
 class _BatchRun:
-    """What one rank holds while it goes through its list: one method for each instruction."""
+    """What one rank holds while it goes through its list: one method for each instruction.
+
+    A micro-batch passes a stage like this. `recv_activation` posts a receive, `forward` waits for it, computes, and
+    keeps input and output. `send_activation` ships the output, detached: the graph ends at the stage's border. When
+    `recv_gradient` has brought the output's gradient, `backward` goes through the stage's own graph, and
+    `send_gradient` ships the gradient of the input to the stage before, which goes on in its graph.
+
+    Stages on one rank hand over in `ready`, without a message.
+    """
 
     def __init__(
         self,
@@ -145,9 +155,11 @@ class _BatchRun:
     ) -> None:
         self.pipeline, self.schedule, self.stages = pipeline, pipeline.schedule, pipeline.stages
         self.microbatches, self.shapes, self.loss = microbatches, shapes, loss
-        lists = self.schedule.lists[pipeline.rank]
-        self.split = {(one.stage, one.microbatch) for one in lists if isinstance(one, BackwardInput)}
         self.last_stage = self.schedule.n_stages - 1
+        self.split: set[_Place] = set()  # whose backward comes in two parts
+        for one in self.schedule.lists[pipeline.rank]:
+            if isinstance(one, BackwardInput):
+                self.split.add((one.stage, one.microbatch))
         self.saved: dict[_Place, tuple[Tensor, Tensor]] = {}  # input and output of a stage, until its backward
         self.owed: dict[_Place, Deferred] = {}  # weights' gradients, until BackwardWeight
         self.ready: dict[Message, Tensor] = {}  # gradients to be sent; what a stage hands to one on its own rank
@@ -158,42 +170,49 @@ class _BatchRun:
 
     def do(self, instruction: Instruction) -> None:
         """Carry out one instruction."""
-        getattr(self, _METHODS[type(instruction)])(instruction)
+        method = getattr(self, _METHODS[type(instruction)])
+        method(instruction)
 
     def forward(self, one: Forward) -> None:
         """A stage's output, or on the last stage its loss; both ends of it are kept for backward."""
-        place = (one.stage, one.microbatch)
-        x = self.take(RecvActivation(*place)).requires_grad_() if one.stage else self.microbatches[one.microbatch]
+        stage, microbatch = place = (one.stage, one.microbatch)
+        if stage == 0:
+            x = self.microbatches[microbatch]
+        else:
+            x = self.take(RecvActivation(stage, microbatch))
+            x.requires_grad_()  # the stage before waits for its gradient
         later = Deferred() if place in self.split else None
         with self.timed(one):
             with later or nullcontext():
-                y = self.stages[one.stage](x)
-            if one.stage == self.last_stage:
-                y = self.loss(y, one.microbatch)
+                y = self.stages[stage](x)
+            if stage == self.last_stage:
+                y = self.loss(y, microbatch)
         if later:
             self.owed[place] = later
-        if one.stage < self.last_stage and self.schedule.rank_of(one.stage + 1) == self.pipeline.rank:
-            self.ready[RecvActivation(one.stage + 1, one.microbatch)] = y.detach()
+        if stage < self.last_stage and self.is_here(stage + 1):
+            self.ready[RecvActivation(stage + 1, microbatch)] = y.detach()
         self.saved[place] = (x, y)
         self.most_in_flight = max(self.most_in_flight, len(self.saved))
 
     def backward(self, one: Backward | BackwardInput) -> None:
         """Gradients of a stage's weights, or those that are not left for later, and of its input."""
-        place = (one.stage, one.microbatch)
-        gradient = None if one.stage == self.last_stage else self.take(RecvGradient(*place))
+        stage, microbatch = place = (one.stage, one.microbatch)
+        gradient = None  # of a loss, which is 1
+        if stage < self.last_stage:
+            gradient = self.take(RecvGradient(stage, microbatch))
         x, y = self.saved.pop(place)
         if sent := self.sent.pop(place, None):
             sent.wait()  # it has arrived, since its gradient came back; now its memory can go
         with self.timed(one):
             if y.requires_grad:  # not if everything up to here is frozen
                 torch.autograd.backward(y, gradient)
-        if one.stage:
+        if stage > 0:
             assert x.grad is not None
-            own = self.schedule.rank_of(one.stage - 1) == self.pipeline.rank
-            self.ready[RecvGradient(one.stage - 1, one.microbatch) if own else SendGradient(*place)] = x.grad
-        stashed = [later.retained_bytes for place, later in self.owed.items() if place not in self.saved]
-        self.most_stashed = max(self.most_stashed, len(stashed))
-        self.most_stashed_bytes = max(self.most_stashed_bytes, sum(stashed))
+            if self.is_here(stage - 1):
+                self.ready[RecvGradient(stage - 1, microbatch)] = x.grad
+            else:
+                self.ready[SendGradient(stage, microbatch)] = x.grad
+        self.count_stashed()
 
     def backward_weight(self, one: BackwardWeight) -> None:
         """The gradients of weights that were left for later."""
@@ -204,7 +223,8 @@ class _BatchRun:
     def send_activation(self, one: SendActivation) -> None:
         """Start sending a stage's output to the next one."""
         place = (one.stage, one.microbatch)
-        self.sent[place] = self.isend(self.saved[place][1].detach(), one.stage + 1)
+        _, y = self.saved[place]
+        self.sent[place] = self.isend(y.detach(), one.stage + 1)
 
     def recv_activation(self, one: RecvActivation) -> None:
         """Post the receive of a stage's input."""
@@ -212,7 +232,8 @@ class _BatchRun:
 
     def send_gradient(self, one: SendGradient) -> None:
         """Start sending the gradient of a stage's input back."""
-        self.leaving.append(self.isend(self.ready.pop(one), one.stage - 1))
+        gradient = self.ready.pop(one)
+        self.leaving.append(self.isend(gradient, one.stage - 1))
         if len(self.leaving) > self.schedule.n_ranks:
             self.leaving.popleft().wait()  # it has most likely arrived; now its memory can go
 
@@ -224,19 +245,37 @@ class _BatchRun:
     def timed(self, compute: Compute) -> Iterator[None]:
         """Show a computation in the timeline; with `durations` it lasts as long as they say."""
         label, durations = LABELS[type(compute)], self.pipeline.durations
-        with nullcontext() if durations else comm.span(label):
+        if durations is None:
+            with comm.span(label):
+                yield
+        else:
             yield
-        if durations:
             comm.compute(durations.of(compute), label)
+
+    def is_here(self, stage: int) -> bool:
+        """Whether a stage lies on this rank, so that nothing has to be sent."""
+        return self.schedule.rank_of(stage) == self.pipeline.rank
+
+    def count_stashed(self) -> None:
+        """Keep the most that weights' gradients have waited with; it is most after a backward."""
+        stashed = []
+        for place, later in self.owed.items():
+            if place not in self.saved:  # its first part is over
+                stashed.append(later.retained_bytes)
+        self.most_stashed = max(self.most_stashed, len(stashed))
+        self.most_stashed_bytes = max(self.most_stashed_bytes, sum(stashed))
 
     def irecv(self, message: Message, boundary: int, stage: int) -> None:
         """Post a receive from a stage of what passes a boundary; who needs what it brings waits for it."""
-        into = self.pipeline.room(self.shapes[message.microbatch][boundary])
-        self.arriving[message] = (into, comm.irecv(into, self.pipeline.peer(stage), self.pipeline.group))
+        pipeline = self.pipeline
+        into = pipeline.room(self.shapes[message.microbatch][boundary])
+        work = comm.irecv(into, pipeline.peer(stage), pipeline.group)
+        self.arriving[message] = (into, work)
 
     def isend(self, x: Tensor, stage: int) -> Work:
         """Start a send to a stage's rank, and go on."""
-        return comm.isend(x.contiguous(), self.pipeline.peer(stage), self.pipeline.group)
+        pipeline = self.pipeline
+        return comm.isend(x.contiguous(), pipeline.peer(stage), pipeline.group)
 
     def take(self, message: Message) -> Tensor:
         """What a message brought, or a stage on this rank handed over."""
@@ -253,5 +292,6 @@ class _BatchRun:
 
     def give_up(self) -> None:
         """Let nobody wait any more: nothing is left unless something failed."""
-        for work in [*self.sent.values(), *self.leaving, *(work for _, work in self.arriving.values())]:
+        arriving = [work for _, work in self.arriving.values()]
+        for work in [*self.sent.values(), *self.leaving, *arriving]:
             work.give_up()

@@ -15,7 +15,7 @@ from course_lib.config import TrainConfig
 from course_lib.ranks import run_ranks
 from course_lib.ranks.patience import more_time
 from course_lib.training.batches import Batch
-from course_lib.verify.climb import OTHER_SEEDS, born_with
+from course_lib.verify.alike import OTHER_SEEDS, born_with
 from course_lib.verify.trainable import MakeTrainer
 
 _AS_PEOPLE_TRAIN = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=1.0)

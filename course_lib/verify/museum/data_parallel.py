@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from course_lib import comm
 from course_lib.parallel.data import replicate
-from course_lib.parallel.data.buckets import Bucket
+from course_lib.parallel.data.buckets import Bucket, average_gradients
 from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.parallel.data.options import Plan
 from course_lib.training import sampler, trainer
@@ -90,7 +90,7 @@ def _clip_then_average(setup: Setup) -> None:
 
     def clip_and_average() -> None:
         nn.utils.clip_grad_norm_(setup.model.parameters(), setup.config.max_norm or math.inf)
-        replicate.average_gradients(setup.model, setup.local.group("dp"))
+        average_gradients(setup.model, setup.local.group("dp"))
 
     after_backward(setup, clip_and_average)
 

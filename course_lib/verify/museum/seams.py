@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from course_lib.parallel.data.ddp import DistributedDataParallel
-from course_lib.parallel.data.reducer import Hook
+from course_lib.parallel.data.options import Hook
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 from course_lib.training.engine import Loss
