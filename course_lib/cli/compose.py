@@ -29,7 +29,7 @@ def parse_overrides(
     """
     with _hydra_errors(command, overrides):
         parsed = OverridesParser.create().parse_overrides(list(overrides))
-        chosen: set[str] = set()
+        chosen: dict[str, str] = {}
         for override in parsed:
             key, line = override.key_or_group, str(override.input_line)
             if key.split(".")[0] not in keys:
@@ -40,8 +40,10 @@ def parse_overrides(
                 refuse(command, line, f"{thing} needs all its values", f"give {key} another value")
             if key in groups and (override.package is not None or key in chosen):
                 refuse(command, line, f"{thing} has one {key}", f"give {key}=NAME once")
+            if key in chosen:
+                refuse(command, f"{chosen[key]} and {line}", f"{key} is given twice", "give it once")
             override.value()
-            chosen.add(key)
+            chosen[key] = line
         return parsed
 
 

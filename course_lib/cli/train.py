@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import cloudpickle
 
 from course_lib.cli import train_folder, train_run
-from course_lib.cli.interrupts import heard_once
+from course_lib.cli.interrupts import Interrupt, heard
 from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_torchrun import train_under_torchrun
 from course_lib.ranks import devices, server, shutdown
@@ -26,11 +28,13 @@ def train_command(overrides: Sequence[str]) -> int:
 
     Raises: ValueError for an illegal value, before anything runs.
     """
-    with heard_once() as interrupt:
-        return train_under_torchrun(overrides, interrupt) if "RANK" in os.environ else _train_here(overrides)
+    with heard() as interrupt:
+        if "RANK" in os.environ:
+            return train_under_torchrun(overrides, interrupt)
+        return _train_here(overrides, interrupt)
 
 
-def _train_here(overrides: Sequence[str]) -> int:
+def _train_here(overrides: Sequence[str], interrupt: Interrupt) -> int:
     """Train in this process, or on ranks that it starts and ends."""
     run = read_train(overrides)
     if run.ranks > 1:
@@ -41,7 +45,12 @@ def _train_here(overrides: Sequence[str]) -> int:
     with train_folder.taken(run):
         print(f"{train_run.heading(run, batches, choice)}{train_folder.going_on(run)}", flush=True)
         try:
-            steps = _alone(run, batches, choice) if run.ranks == 1 else _on_pool(run, batches, choice.device.type)
+            if run.ranks == 1:
+                steps = _alone(run, batches, choice, interrupt)
+            else:
+                steps = _on_pool(run, batches, choice.device.type, interrupt)
+            if len(steps) < run.steps:
+                raise KeyboardInterrupt
             print(train_folder.finish(run, steps))
         except (ValueError, OSError, RuntimeError) as error:
             print(f"{train_run.failure_line(error)}{train_folder.kept(run)}", file=sys.stderr)
@@ -58,28 +67,37 @@ def _import_early() -> None:
         server.start_fork_server()
 
 
-def _alone(run: TrainRun, batches: Batches, choice: Choice) -> list[Step]:
+def _alone(run: TrainRun, batches: Batches, choice: Choice, interrupt: Interrupt) -> list[Step]:
     """Train in this process."""
     devices.take(choice)
-    return train_run.work(run, batches, choice, sys.stdout.isatty())
+    with interrupt.asks(lambda: None) if run.out is not None else nullcontext():
+        return train_run.work(run, batches, choice, sys.stdout.isatty(), lambda: interrupt.asked)
 
 
-def _on_pool(run: TrainRun, batches: Batches, device: str) -> list[Step]:
-    """Train on ranks of our own; what the first one shows is shown at once."""
-    call = packed((_pool_rank, (run, batches, device, sys.stdout.isatty())))
+def _on_pool(run: TrainRun, batches: Batches, device: str, interrupt: Interrupt) -> list[Step]:
+    """Train on ranks of our own; what the first one shows is shown at once.
+
+    They hear no signal of a terminal: a file that appears asks them to stop.
+    """
     ranks = list(range(run.ranks))
-    try:
-        outcomes = run_task(run.ranks, ranks, timeout=train_run.FIRST_STEP_S, device=device, listen=_hear, call=call)
-    finally:
-        shutdown()
+    with tempfile.TemporaryDirectory(prefix="train-") as folder:
+        stop = Path(folder) / "stop"
+        call = packed((_pool_rank, (run, batches, device, sys.stdout.isatty(), stop)))
+        try:
+            with interrupt.asks(stop.touch) if run.out is not None else nullcontext():
+                outcomes = run_task(
+                    run.ranks, ranks, timeout=train_run.FIRST_STEP_S, device=device, listen=_hear, call=call
+                )
+        finally:
+            shutdown()
     steps: list[Step] = cloudpickle.loads(outcomes[0].value)
     return steps
 
 
-def _pool_rank(run: TrainRun, batches: Batches, device: str, live: bool) -> list[Step]:
+def _pool_rank(run: TrainRun, batches: Batches, device: str, live: bool, stop: Path) -> list[Step]:
     """What each rank of the pool does."""
     choice = devices.choose(*devices.local_place(), device)
-    return train_run.work(run, batches, choice, live)
+    return train_run.work(run, batches, choice, live, stop.exists)
 
 
 def _hear(rank: int | None, text: str) -> None:

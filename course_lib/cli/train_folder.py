@@ -20,7 +20,7 @@ from course_lib.cli import train_metrics, train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_model import EXPORT
-from course_lib.training import series
+from course_lib.training import step_folders
 from course_lib.training.checkpoint import replaced
 from course_lib.training.loop import Step
 
@@ -44,7 +44,7 @@ _FREE = (*_LAYOUT, "checkpoint_every", "out")
 
 @contextmanager
 def taken(run: TrainRun) -> Iterator[None]:
-    """Hold the folder `out` for this run; if it ends without a checkpoint, nothing of it stays.
+    """Hold the folder `out` for this run; if it ends before its first step, nothing of it stays.
 
     Raises: ValueError if there is anything but an unfinished run with the same values, if another run has it now, or
     if the system refuses.
@@ -64,15 +64,22 @@ def taken(run: TrainRun) -> Iterator[None]:
             _write(run.out / _CONFIG, run.as_yaml())
             yield
         finally:
-            if not _last_step(run.out):
+            if not _has_begun(run.out):
                 _clear(run.out)
     finally:
         os.close(descriptor)  # and with it the lock
 
 
+def _has_begun(folder: Path) -> bool:
+    """Whether a step was made, or a checkpoint is there, even one that cannot be read."""
+    metrics = folder / train_metrics.FILE
+    has_steps = metrics.is_file() and metrics.stat().st_size > 0
+    return has_steps or os.path.lexists(folder / step_folders.POINTER) or bool(step_folders.whole_folders(folder))
+
+
 def _clear(folder: Path) -> None:
-    """Remove what a run without a checkpoint has written; the folder too, unless somebody else put something there."""
-    series.drop(folder)
+    """Remove what a run without a step has written; the folder too, unless somebody else put something there."""
+    step_folders.remove_unfinished(folder)
     for name in (EXPORT, f"{EXPORT}.unfinished"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for path in (folder / _CONFIG, folder / train_metrics.FILE, *folder.glob("*.unfinished")):
@@ -95,18 +102,18 @@ def _check(run: TrainRun, folder: Path) -> None:
     if done >= run.steps:
         rule = f"the run in {str(folder)!r} has {done} already"
         refuse(COMMAND, f"steps={run.steps}", rule, f"give steps > {done}, or another folder as out=")
-    if (folder / _CONFIG).exists():
-        _check_values(run, (folder / _CONFIG).read_text(encoding="utf-8"))
+    if (folder / _CONFIG).is_file():
+        _check_values(run, (folder / _CONFIG).read_bytes())
     elif any(path.suffix != ".unfinished" for path in folder.iterdir()):
         _refuse(folder, "it is there already, and each run has its own")
 
 
-def _check_values(run: TrainRun, text: str) -> None:
+def _check_values(run: TrainRun, text: bytes) -> None:
     """Refuse to go on with other values than the run began with; a constant rate does not ask for the last step."""
     free = _FREE if run.rate.schedule == "cosine" else (*_FREE, "steps")
     try:
-        begun = dict(_flat(yaml.safe_load(text)))
-    except (yaml.YAMLError, AttributeError):
+        begun = dict(_flat(yaml.safe_load(text.decode("utf-8"))))
+    except (yaml.YAMLError, AttributeError, UnicodeDecodeError, RecursionError):
         _refuse(run.out, f"its {_CONFIG} is of no run")
     for name, value in _flat(run.values):
         if name not in free and begun.get(name) != value:
@@ -129,8 +136,8 @@ def _refuse(folder: Path | None, rule: str) -> NoReturn:
 
 def _last_step(folder: Path | None) -> int:
     """After how many steps the run's last checkpoint was written; 0 if there is none."""
-    found = None if folder is None else series.latest(folder)
-    return 0 if found is None else series.step_of(found)
+    found = None if folder is None else step_folders.latest(folder)
+    return 0 if found is None else step_folders.step_of(found)
 
 
 def going_on(run: TrainRun) -> str:
@@ -141,9 +148,23 @@ def going_on(run: TrainRun) -> str:
 
 def kept(run: TrainRun) -> str:
     """Of a run that broke off: say what is left of it, in the words that end its error line."""
-    if step := _last_step(run.out):
-        return f"; {str(run.out)!r} keeps step {step}: the same command goes on from there"
-    return ""
+    if run.out is None:
+        return ""
+    out = repr(str(run.out))
+    try:
+        found = step_folders.latest(run.out)
+    except ValueError:  # which the line has said
+        return ""
+    if found is None:
+        steps = _has_begun(run.out)
+        return f"; {out} keeps {train_metrics.FILE} and no checkpoint: the same command begins anew" if steps else ""
+    if not step_folders.damage(found):
+        return f"; {out} keeps step {step_folders.step_of(found)}: the same command goes on from there"
+    other = step_folders.undamaged(run.out, but=found)
+    if other is None:
+        return f"; {out} keeps no other checkpoint"
+    pointer = run.out / step_folders.POINTER
+    return f"; {out} keeps {other.name}: write {other.name} into {pointer}, and the same command goes on from there"
 
 
 def finish(run: TrainRun, steps: Sequence[Step]) -> str:
@@ -151,7 +172,7 @@ def finish(run: TrainRun, steps: Sequence[Step]) -> str:
     words = f"loss {steps[0].loss:.6f} -> {steps[-1].loss:.6f} nats per token in {len(steps)} steps"
     if run.out is None:
         return words
-    last = series.latest(run.out)
+    last = step_folders.latest(run.out)
     assert last is not None  # `work` has written it
     export = "" if run.folder is None else f", {EXPORT}/"
     return f"{words}\nwritten: {_CONFIG}, {train_metrics.FILE}, {last.name}/{export} in {run.out}"

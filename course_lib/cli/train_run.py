@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,7 @@ from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time
 from course_lib.training import series
 from course_lib.training.batches import Batches
-from course_lib.training.cadence import Cadence
+from course_lib.training.cadence import Cadence, any_asks
 from course_lib.training.loop import Step, tokens_of, train
 from course_lib.training.pretrained import Pretrained
 from course_lib.training.techniques import replicate, stages
@@ -137,10 +138,11 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
         return Trainer(model, run.config, mesh=mesh, apply=apply, init=init)
 
 
-def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[Step]:
+def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Callable[[], bool]) -> list[Step]:
     """Train on this rank, from the last checkpoint in `run.out` if there is one, and return all the run's steps.
 
     The first rank shows them and writes their metrics; all write checkpoints, the last of which has the trained model.
+    If `asked` says so on any rank, all write a checkpoint after their step, and return fewer steps than the run has.
     Raises: ValueError, on all ranks, for a loss that is not finite or a checkpoint that cannot be read; OSError, on all
     ranks, for one that cannot be written.
     """
@@ -163,9 +165,14 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
                 if first and (live or is_shown(step.number, run.steps)):
                     start, end = ("\r\x1b[K", "") if live else ("", "\n")
                     print(f"{start}{metrics.progress(step)}", end=end, flush=True)
-                if writer is not None and step.number < run.steps and cadence.is_due(step.number):
+                if writer is None or step.number == run.steps:
+                    continue
+                stops = any_asks(asked, trainer.local.everyone)
+                if stops or cadence.is_due(step.number):
                     writer.save_step(step.number, [asdict(step) for step in steps])
-            if writer is not None:
+                if stops:
+                    break
+            if writer is not None and len(steps) == run.steps:
                 train_model.export(run, trainer)  # first: with its last checkpoint a run is over
                 writer.save_step(run.steps, [asdict(step) for step in steps])
     return steps
@@ -185,9 +192,17 @@ def begun(run: TrainRun, device: torch.device) -> tuple[Trainer, list[Step]]:
         if record is None:
             train_model.init_of(run)(trainer)
         else:
-            steps.extend(Step(**step) for step in record)
+            steps.extend(_steps_of(record, run))
 
     return make_trainer(run, device, init), steps
+
+
+def _steps_of(record: Any, run: TrainRun) -> list[Step]:
+    """The steps that a checkpoint has noted."""
+    try:
+        return [Step(**step) for step in record]
+    except TypeError as error:
+        refuse(COMMAND, f"a checkpoint in {str(run.out)!r}", f"its steps are none ({error})", "take another one")
 
 
 def is_shown(number: int, steps: int) -> bool:

@@ -61,7 +61,11 @@ def _attempt(overrides: Sequence[str], choice: Choice, interrupt: Interrupt) -> 
             if first:
                 heading = train_run.heading(run, batches, choice)
                 print(f"{choice.notice}{heading}{train_folder.going_on(run)}", flush=True)
-            steps = train_run.work(run, batches, choice, sys.stdout.isatty())
+            asks = interrupt.asks(lambda: None, speaks=first, again=False) if run.out is not None else nullcontext()
+            with asks:
+                steps = train_run.work(run, batches, choice, sys.stdout.isatty(), lambda: interrupt.asked)
+            if len(steps) < run.steps:
+                raise KeyboardInterrupt
             if first:
                 print(train_folder.finish(run, steps), flush=True)
         except (ValueError, OSError, RuntimeError) as error:

@@ -1,13 +1,14 @@
-"""The checkpoints of a run: LATEST names the last whole one, which stays until the next one is whole."""
+"""The checkpoints of a run: LATEST names the last whole one; two stay, so that one may be damaged."""
 
 from __future__ import annotations
 
-import shutil
 import threading
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,12 +18,11 @@ from torch.utils._pytree import tree_map
 
 from course_lib.comm.background import Call
 from course_lib.errors import four_parts
-from course_lib.training import checkpoint
+from course_lib.training import checkpoint, step_folders
 from course_lib.training.checkpoint import on_first_rank
-from course_lib.training.checksums import SUMS
 from course_lib.training.trainer import Trainer
 
-_POINTER = "LATEST"
+KEEP = 2
 
 
 class Background:
@@ -30,7 +30,7 @@ class Background:
 
     Where the layout cuts something, each rank writes its pieces into `step-N`, and no rank has the whole; else the
     first one writes `step-N/trainer.pt`. Then the first one writes the pointer, and removes all but the last `keep`
-    checkpoints. Killed at any moment, it leaves a pointer to a whole checkpoint, or none.
+    of the checkpoints that this run has written. Killed at any moment, it leaves a pointer to a whole one, or none.
 
     All ranks call each method; the thread's ranks talk on a group of their own. At the end of a `with` block all is
     written; if that ends by an error, what was under way is, as far as it could be.
@@ -38,8 +38,10 @@ class Background:
     Raises: OSError, on all ranks, if the system refuses, by whichever method waits; the last checkpoint is still there.
     """
 
-    def __init__(self, trainer: Trainer, folder: Path, *, keep: int = 1) -> None:
+    def __init__(self, trainer: Trainer, folder: Path, *, keep: int = KEEP) -> None:
         self.trainer, self.folder, self.keep = trainer, folder, keep
+        begun_from = step_folders.latest(folder)  # a run is whoever goes on from its checkpoint
+        self._run = (begun_from and step_folders.run_of(begun_from)) or uuid.uuid4().hex
         self._writing: Call | None = None
         local, self._group = trainer.local, None
         if local.everyone is not None:
@@ -60,7 +62,7 @@ class Background:
         It returns when the state is copied; before, it waits for the checkpoint before, if that is not written yet.
         """
         self.finish()
-        self._writing = Call(_prepared(self.trainer, self.folder, step, record, self.keep, self._group))
+        self._writing = Call(self._prepared(step, record))
         threading.Thread(target=self._writing.run, name="checkpoint", daemon=True).start()
 
     def finish(self) -> None:
@@ -69,111 +71,80 @@ class Background:
         if writing is not None:
             writing.wait()
 
+    def _prepared(self, step: int, record: Any) -> Callable[[], None]:
+        """What is left to do once the state is copied."""
+        trainer, group, mark = self.trainer, self._group, partial(step_folders.mark, run=self._run)
+        path = self.folder / f"step-{step}"
+        content = {"step": step, "random": _random_states(trainer.local.everyone), "record": record}
+        if trainer.local.layout.cutting_axes:
+            from course_lib.training import sharded_checkpoint as sharded  # its import takes a second
 
-def _prepared(
-    trainer: Trainer, folder: Path, step: int, record: Any, keep: int, group: ProcessGroup | None
-) -> Callable[[], None]:
-    """What is left to do once the state is copied, on the ranks of a group."""
-    path = folder / f"step-{step}"
-    run = {"step": step, "random": _random_states(trainer.local.everyone), "record": record}
-    if trainer.local.layout.cutting_axes:
-        from course_lib.training import sharded_checkpoint as sharded  # its import takes a second
+            pieces = sharded.pieces_of(trainer, content, copy=True)
+            write: Callable[[], None] = partial(sharded.write_pieces, pieces, path, group, mark)
+        else:
+            state = tree_map(_copied, {**trainer.state(), "run": content})
+            write = partial(on_first_rank, partial(_write, state, path, mark), group)
 
-        pieces = sharded.pieces_of(trainer, run, copy=True)
-        write: Callable[[], None] = partial(sharded.write_pieces, pieces, path, group)
-    else:
-        content = tree_map(_copied, {**trainer.state(), "run": run})
-        write = partial(on_first_rank, partial(_write, content, path), group)
+        def work() -> None:
+            on_first_rank(partial(step_folders.make_room, path, self._run), group)
+            write()
+            on_first_rank(partial(step_folders.point_to, path, self._run, self.keep), group)
 
-    def work() -> None:
-        on_first_rank(partial(_make_room, path), group)
-        write()
-        on_first_rank(partial(_point_to, path, keep), group)
-
-    return work
+        return work
 
 
 def _copied(x: Any) -> Any:
     return x.to("cpu", copy=True) if isinstance(x, Tensor) else x
 
 
-def _make_room(path: Path) -> None:
-    """Remove a checkpoint of the same step, which a run that went on from an earlier one has come to again."""
-    if path.exists():
-        shutil.rmtree(path)
-
-
-def _write(content: dict[str, Any], path: Path) -> None:
+def _write(content: dict[str, Any], path: Path, mark: Callable[[Path], None]) -> None:
     try:
+        mark(path)
         checkpoint.write(content, path)
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
+    except OSError:  # the mark stays if anything does: the next attempt finds its own folder
+        with suppress(OSError):
+            (path / step_folders.MARK).unlink()
+            path.rmdir()
         raise
-
-
-def _point_to(path: Path, keep: int) -> None:
-    """It is whole now; of those before, some stay."""
-    with checkpoint.replaced(path.parent / _POINTER) as file:
-        file.write(path.name.encode())
-    whole = [other for other in path.parent.glob("step-*") if _is_whole(other) and step_of(other) <= step_of(path)]
-    kept = sorted(whole, key=step_of)[-keep:]
-    for other in path.parent.glob("step-*"):
-        if other not in kept:
-            shutil.rmtree(other)
-
-
-def _is_whole(path: Path) -> bool:
-    return not path.suffix and ((path / checkpoint.FILE).is_file() or (path / SUMS).is_file())
-
-
-def latest(folder: Path) -> Path | None:
-    """The last whole checkpoint's folder, if there is one.
-
-    Raises: ValueError if the pointer names none.
-    """
-    pointer = folder / _POINTER
-    if not pointer.exists():
-        return None
-    found = folder / pointer.read_text().strip()
-    if not _is_whole(found):
-        values, rule = f"{pointer} names {found.name!r}", "it names a folder with a checkpoint"
-        raise ValueError(four_parts("train", values, rule, "write another folder's name into it, or train anew"))
-    return found
-
-
-def step_of(checkpoint_folder: Path) -> int:
-    """After how many steps it was written."""
-    return int(checkpoint_folder.name.removeprefix("step-"))
 
 
 def resume(trainer: Trainer, folder: Path) -> Any:
     """Take the state of the last checkpoint, if there is one; return its record, else None.
 
     The random states are taken where as many ranks wrote them: another layout draws other numbers anyway.
-    Raises: ValueError if it is truncated, altered, or another model's.
+    Raises: ValueError if it is truncated, altered, another model's, or of something that is no run.
     """
-    found = latest(folder)
+    found = step_folders.latest(folder)
     if found is None:
         return None
     if (found / checkpoint.FILE).is_file():
         saved = checkpoint.read(found)
-        trainer.restore(saved)
-        run = saved["run"]
+        run = saved.get("run")
+        try:
+            trainer.restore(saved)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            _refuse(found, f"its optimizer is not the trainer's ({type(error).__name__}: {error})")
     else:
         from course_lib.training.sharded_checkpoint import load_pieces  # its import takes a second
 
         run = load_pieces(trainer, found)
-    rank, ranks = _seat(trainer.local.everyone)
-    if len(run["random"]) == ranks:
-        _set_random_state(run["random"][rank])
+    if not isinstance(run, dict) or not {"random", "record"} <= run.keys():
+        _refuse(found, "it says nothing of a run's steps")
+    _take_random_state(run["random"], trainer.local.everyone, found)
     return run["record"]
 
 
-def drop(folder: Path) -> None:
-    """Remove all checkpoints of a run: the pointer first."""
-    (folder / _POINTER).unlink(missing_ok=True)
-    for one in folder.glob("step-*"):
-        shutil.rmtree(one)
+def _refuse(found: Path, rule: str) -> NoReturn:
+    raise ValueError(four_parts("train", str(found), rule, "take another checkpoint, or train anew"))
+
+
+def _take_random_state(states: Any, everyone: ProcessGroup | None, found: Path) -> None:
+    rank, ranks = _seat(everyone)
+    try:
+        if len(states) == ranks:
+            _set_random_state(states[rank])
+    except (KeyError, TypeError, RuntimeError) as error:
+        _refuse(found, f"its random states are none ({type(error).__name__})")
 
 
 def _seat(group: ProcessGroup | None) -> tuple[int, int]:

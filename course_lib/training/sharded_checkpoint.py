@@ -8,10 +8,12 @@ are read at any other one, and by every program that reads such checkpoints. The
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +25,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -31,18 +33,19 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from course_lib.errors import four_parts
 from course_lib.parallel.table.placement import Box
+from course_lib.training import dcp_table
 from course_lib.training.checkpoint import check_names, on_first_rank
 from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer
 
-_STATES, _GROUPS, _RECORD, _TABLE = "optimizer.state.", "optimizer.param_groups.", "record", ".metadata"
+_STATES, _GROUPS, _RECORD, _TABLE = "optimizer.state.", "optimizer.param_groups.", "record", dcp_table.FILE
 _GROUP = f"{_GROUPS}0."
 
 
@@ -97,13 +100,17 @@ def save_pieces(trainer: Trainer, folder: str | Path) -> None:
     write_pieces(pieces_of(trainer), Path(folder), trainer.local.everyone)
 
 
-def write_pieces(pieces: Pieces, folder: Path, group: ProcessGroup | None) -> None:
-    """The same on the ranks of a group, which may be one that only a thread of each uses.
+def write_pieces(
+    pieces: Pieces, folder: Path, group: ProcessGroup | None, mark: Callable[[Path], None] | None = None
+) -> None:
+    """The same on the ranks of a group, which may be one that only a thread of each uses; `mark` begins the folder.
 
     Raises: OSError as `save_pieces`.
     """
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     on_first_rank(partial(shutil.rmtree, unfinished, ignore_errors=True), group)
+    if mark is not None:
+        on_first_rank(partial(mark, unfinished), group)
     writer, planner = FileSystemWriter(unfinished), _Saver(pieces.mine)
     with _in_one_line(group) as problems:
         save(pieces.shared, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
@@ -122,7 +129,7 @@ def load_pieces(trainer: Trainer, folder: str | Path) -> Any:
     Raises: ValueError, on all ranks, if there is nothing, another model's, or a file that is truncated or altered.
     """
     folder, everyone = Path(folder), trainer.local.everyone
-    reader, table = FileSystemReader(folder), _checked_table(folder, everyone)
+    reader, table = dcp_table.Reader(folder), _checked_table(folder, everyone)
     parts = _room_for(trainer, table)
     asked = {f"{_GROUP}{name}": value for name, value in trainer.options.items()} | {_RECORD: None}
     shared: dict[str, Any] = {name: value for name, value in asked.items() if name in table.state_dict_metadata}
@@ -147,9 +154,10 @@ def _checked_table(folder: Path, group: ProcessGroup | None) -> Metadata:
     elif group is None or group.rank() == 0:
         warnings.warn(f"load_pieces: {folder} has no {SUMS}: nothing proves its files whole", stacklevel=3)
     try:
-        return FileSystemReader(folder).read_metadata()
+        return dcp_table.Reader(folder).read_metadata()
     except Exception as error:  # what is no pickle fails in as many ways as there are bytes
-        values, rule = f"{folder / _TABLE}", f"it cannot be read ({type(error).__name__})"
+        asked = f": {error}" if isinstance(error, pickle.UnpicklingError) else ""
+        values, rule = f"{folder / _TABLE}", f"it cannot be read ({type(error).__name__}{asked})"
         way_out = "take another checkpoint, or train anew"
         raise ValueError(four_parts("load_pieces", values, rule, way_out)) from None
 
@@ -259,6 +267,10 @@ class _Loader(DefaultLoadPlanner):
             assert isinstance(stored, TensorStorageMetadata)  # `_room_for` has seen it
             items += create_read_items_for_chunk_list(name, stored, mine)
         return LoadPlan(items)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """PyTorch's own would run what a pickle asks for."""
+        self.state_dict[read_item.dest_index.fqn] = dcp_table.read_object(value)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         assert index.offset is not None

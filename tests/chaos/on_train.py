@@ -39,6 +39,7 @@ def lines() -> Iterator[Line]:
     under_way: dict[str, tuple[str, Fault, str]] = {
         "SIGSTOP": (f"rank 1 is stopped, limit {LIMIT_S:g} s", partial(_signal_rank, signal.SIGSTOP), stopped),
         "SIGKILL": ("rank 1 is killed", partial(_signal_rank, signal.SIGKILL), rf"^train: .*rank 1 died.*{AGAIN}"),
+        "SIGINT": ("the command is interrupted", lambda scene, run: run.send_signal(signal.SIGINT), AGAIN),
         "SIGTERM": ("the command is ended", lambda scene, run: run.send_signal(signal.SIGTERM), AGAIN),
         "kernel killed": ("the command is killed", lambda scene, run: run.kill(), "^$"),
         "second run": ("the same command once more, meanwhile", _second_run, "another run writes there now"),
@@ -53,7 +54,7 @@ def lines() -> Iterator[Line]:
         "truncated checkpoint",
         "half of the last checkpoint is missing (likewise)",
         _with_half_a_checkpoint,
-        r"step-\d+/trainer\.pt, \d+ bytes; it is truncated or altered",
+        r"step-\d+/trainer\.pt, \d+ bytes; it is truncated or altered.*and the same command goes on from there",
         "the checkpoint",
     )
 
@@ -141,7 +142,7 @@ def _ended(scene: Scene, *words: str, before: tuple[str, ...] = ()) -> tuple[str
 def _with_nan(folder: Path) -> Seen:
     scene = Scene(folder)
     said, seconds = _ended(scene, *COMMAND, "lr=1e30", "optimizer=sgd")
-    lost = f"{NOTHING}{' but files' * (folder / 'run').exists()}{scene.files_left()}"
+    lost = f"{NOTHING if _losses(scene) else 'what the steps took'}{scene.files_left()}"
     return Seen(said=said, seconds=seconds, lost=lost, left=scene.left())
 
 

@@ -26,7 +26,7 @@ from course_lib.models.decoder import Decoder
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import RankError, run_ranks
 from course_lib.schedules import make_schedule
-from course_lib.training import series
+from course_lib.training import series, step_folders
 from course_lib.training.batches import Batches
 from course_lib.training.sharding import fully_shard
 from course_lib.training.techniques import stages
@@ -34,6 +34,7 @@ from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 
 TEXT = bytes(range(32, 127)) * 20
+STEP = ["trainer.pt", "written_by.json"]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def saved_in_background(folder):
     with patch.object(os, "fsync", slow):
         writer.save_step(1, "first")
         trainer.step(TOKENS.batch(1))
-        early = series.latest(folder)
+        early = step_folders.latest(folder)
         ready.set()
         writer.finish()
     again = both(ADAMW, 2, 2, (tensor(), fully_shard()))
@@ -91,8 +92,9 @@ def test_a_checkpoint_is_written_while_training_goes_on_and_read_at_any_layout(t
         ".metadata",
         *(f"__{r}_0.distcp" for r in range(4)),
         "checksums.json",
+        "written_by.json",
     ]
-    assert series.latest(tmp_path).name == "step-3"
+    assert step_folders.latest(tmp_path).name == "step-3"
     wanted = found[0][3]
     pipeline = stages(make_schedule("1f1b", 2, 2))
     for ranks, degrees, apply in ((4, {"dp": 4}, (fully_shard(),)), (2, {"pp": 2}, (pipeline,))):
@@ -112,7 +114,7 @@ def test_on_one_device_too_what_is_written_is_the_state_before_it_went_on(tmp_pa
     writer.save_step(1, "first")
     trainer.step(TOKENS.batch(1))
     writer.finish()
-    assert series.resume(again, tmp_path) == "first" and os.listdir(tmp_path / "step-1") == ["trainer.pt"]
+    assert series.resume(again, tmp_path) == "first" and sorted(os.listdir(tmp_path / "step-1")) == STEP
     assert_same_state(again.state(), before)
 
 
@@ -183,7 +185,7 @@ class Killed(Batches):
     moment, folder = "", None
 
     def batch(self, step):
-        while step == 3 and series.latest(self.folder) is None:  # which a thread writes meanwhile
+        while step == 3 and step_folders.latest(self.folder) is None:  # which a thread writes meanwhile
             time.sleep(0.01)
         if step == 3 and dist.get_rank() == dist.get_world_size() - 1:
             if self.moment == "step":

@@ -21,13 +21,13 @@ from course_lib.cli import train_model, train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_watch import watch
 from course_lib.ranks import RankError, run_ranks
-from course_lib.training import checkpoint, series
+from course_lib.training import checkpoint, step_folders
 from course_lib.training.batches import Batches
 from course_lib.training.checkpoint import FILE
 
 SMALL = ["steps=5", "batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt"]
 TEXT = bytes(range(32, 127)) * 20
-FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-5"]
+FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-4", "step-5"]  # of a checkpoint every two steps or fewer
 
 
 class Stopping(Batches):
@@ -49,7 +49,8 @@ def short_text(monkeypatch):
 
 
 def run(*overrides):
-    return main(["train", *SMALL, *overrides])
+    names = {override.partition("=")[0] for override in overrides}
+    return main(["train", *(given for given in SMALL if given.partition("=")[0] not in names), *overrides])
 
 
 def run_stopped(monkeypatch, *overrides):
@@ -147,11 +148,11 @@ def test_killed_while_it_saves_it_has_the_checkpoint_before(tmp_path, capsys):
     asked, folder, found = ["checkpoint_every=1", f"out={tmp_path}/run"], tmp_path / "run", []
     for moment in (0, 2, 3, 4, 5, 4):  # the configuration, after the metrics a checkpoint, its pointer, the next ones
         assert in_child(partial(killed_at, moment), *asked) == -signal.SIGKILL
-        latest = series.latest(folder)
-        found.append(0 if latest is None else series.step_of(latest))
+        latest = step_folders.latest(folder)
+        found.append(0 if latest is None else step_folders.step_of(latest))
         if latest is not None:
             checkpoint.read(latest)
-    assert found == [0, 0, 0, 1, 2, 3]
+    assert found == [0, 0, 1, 2, 3, 4]  # one that is whole counts, even if the pointer does not name it yet
     assert in_child(int, *asked) == 0
     assert losses(folder) == losses(tmp_path / "whole")
     assert sorted(path.name for path in folder.iterdir()) == FILES
@@ -291,6 +292,7 @@ def test_ranks_agree_on_minutes(tmp_path, monkeypatch, capsys):
         "LATEST",
         "config.yaml",
         "metrics.jsonl",
+        "step-2",
         "step-3",
     ]
 
@@ -302,7 +304,7 @@ class StoppingRank(Stopping):
 
     def batch(self, step):
         train_run.STEP_S = 1.5  # on the ranks, where nobody wants to wait ten minutes
-        while step == self.stop_at and series.latest(self.folder) is None:  # which a thread writes meanwhile
+        while step == self.stop_at and step_folders.latest(self.folder) is None:  # which a thread writes meanwhile
             time.sleep(0.01)
         if step == self.stop_at and dist.get_rank() == dist.get_world_size() - 1:
             os.kill(os.getpid(), signal.SIGSTOP)

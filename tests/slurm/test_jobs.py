@@ -13,7 +13,7 @@ import pytest
 from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.presets import names
-from course_lib.training import series
+from course_lib.training import step_folders
 
 TRAIN = ["dp=2", "tp=2", "zero_stage=3", "steps=40", "batch=4", "sequence=16", "model=tiny_gpt", "checkpoint_every=10"]
 JOB = ["nodes=2", "gpus_per_node=2", "time=00:05:00", *TRAIN]
@@ -98,7 +98,7 @@ def test_by_torchrun_and_by_srun_four_ranks_on_two_nodes_train_alike(whole, shar
 
 def test_a_job_whose_node_dies_is_requeued_and_goes_on_from_its_checkpoint(cluster, whole, shared_folder):
     job = submitted(cluster, shared_folder, "killed", script(*JOB, "out=killed"))
-    cluster.wait_for(lambda: series.latest(shared_folder / "killed") is not None, DONE_S)
+    cluster.wait_for(lambda: step_folders.latest(shared_folder / "killed") is not None, DONE_S)
     cluster.kill_node("node2")
     cluster.wait_for(lambda: state(cluster, job) == "PENDING")
     cluster.wait_for_nodes(2)

@@ -1,0 +1,123 @@
+"""Ctrl-C and SIGTERM: a run writes a checkpoint after its step, and the same command goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from course_lib.training import step_folders
+from tools.paths import ROOT
+
+STEPS = 40
+SMALL = ("batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt", f"steps={STEPS}")
+STARTED = {
+    "one device": (["-m", "course_lib"], []),
+    "ranks of its own": (["-m", "course_lib"], ["dp=2"]),
+    "torchrun": (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "course_lib"], ["dp=2"]),
+    "pieces": (["-m", "course_lib"], ["dp=2", "zero_stage=3"]),
+}
+
+
+def start(how, folder, *more):
+    words, layout = STARTED[how]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for name in ("RANK", "PYTHONWARNINGS"):
+        environment.pop(name, None)
+    names = {given.partition("=")[0] for given in more}
+    asked = [given for given in (*SMALL, *layout) if given.partition("=")[0] not in names]
+    command = [sys.executable, *words, "train", *asked, *more, f"out={folder}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
+
+
+def losses(folder):
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def when_a_step_is_done(run, folder, steps=2):
+    while run.poll() is None and not ((folder / "metrics.jsonl").exists() and len(losses(folder)) >= steps):
+        time.sleep(0.01)
+    assert run.poll() is None, run.communicate()
+
+
+def ended(run):
+    """What it said; nothing of it is left."""
+    return run.communicate(timeout=100)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The losses of a run that nothing happens to, by layout."""
+    folder, known = tmp_path_factory.mktemp("whole"), {}
+
+    def of(how):
+        layout = tuple(STARTED[how][1])
+        if layout not in known:
+            run = start(how, folder / str(len(known)))
+            assert ended(run) and run.returncode == 0
+            known[layout] = losses(folder / str(len(known)))
+        return known[layout]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        ("one device", signal.SIGINT),
+        ("ranks of its own", signal.SIGTERM),
+        ("torchrun", signal.SIGINT),
+        ("pieces", signal.SIGINT),
+    ],
+)
+def test_before_its_first_checkpoint_too_it_is_written_and_gone_on_from(tmp_path, whole, how, number):
+    parts = tmp_path / "parts"
+    run = start(how, parts)
+    when_a_step_is_done(run, parts)
+    if number == signal.SIGINT:  # a terminal sends it to all, as torchrun hands it on once more
+        os.killpg(run.pid, number)
+    else:
+        run.send_signal(number)
+    _, errors = ended(run)
+    assert run.returncode != 0
+    kept = re.search(r"interrupted; .* keeps step (\d+): the same command goes on from there", errors)
+    assert kept and step_folders.latest(parts).name == f"step-{kept[1]}", errors
+    assert int(kept[1]) < STEPS and len(losses(parts)) == int(kept[1])
+    again = start(how, parts)
+    output, errors = ended(again)
+    assert again.returncode == 0, errors
+    assert f"goes on after step {kept[1]} of {STEPS}" in output
+    assert losses(parts) == whole(how)
+
+
+def test_once_more_stops_at_once_and_what_was_measured_stays(tmp_path):
+    """A step that takes long is not waited for; the folder keeps what its steps took, and says so."""
+    run = start("one device", tmp_path / "run", "batch=512", "sequence=256")
+    when_a_step_is_done(run, tmp_path / "run", steps=1)
+    run.send_signal(signal.SIGINT)
+    assert "once more, and it stops at once" in run.stderr.readline() + run.stderr.readline()
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130 and "interrupted" in errors
+    assert len(losses(tmp_path / "run")) >= 1 and (tmp_path / "run/config.yaml").exists()
+
+
+def test_without_a_folder_it_stops_at_once(tmp_path):
+    run = subprocess.Popen(
+        [sys.executable, "-m", "course_lib", "train", *SMALL[:-1], "steps=100000"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout.readline()
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130 and errors.strip() == "interrupted"
