@@ -96,12 +96,13 @@ def _heading(run: TrainRun) -> str:
 
 
 def _refused(run: TrainRun) -> Iterator[str]:
-    """What stops the run when its model is built and cut; what is said of that besides, `_whole` says."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            train_run.check_shape(run)
-    except ValueError as error:
-        yield f"cannot be built: {error}"
+    """What stops the run when its model is built, cut and loaded; what is said of that besides, `_whole` says."""
+    for problem, check in (("cannot be built", train_run.check_shape), ("cannot be loaded", train_run.check_weights)):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                check(run)
+        except ValueError as error:
+            yield f"{problem}: {error}"
 
 
 def _whole(run: TrainRun) -> list[str]:

@@ -59,6 +59,7 @@ def read_job(overrides: Sequence[str]) -> Job:
     run = read_train([*train.values()], lambda ranks: _check_ranks(ranks, values))
     _check_nodes(run, values)
     train_run.check_shape(run)
+    train_run.check_weights(run)
     train_run.make_batches(run)
     return Job(name=name, values=values, run=run, overrides=tuple(overrides))
 

@@ -27,7 +27,7 @@ from course_lib.parallel.tensor_styles import styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time
-from course_lib.training import series
+from course_lib.training import folder_check, series
 from course_lib.training.batches import Batches
 from course_lib.training.cadence import Cadence
 from course_lib.training.loop import Step, tokens_of, train
@@ -59,11 +59,12 @@ def make_batches(run: TrainRun) -> Batches:
 
 
 def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
-    """Refuse what `check_shape` refuses, and a model whose states alone would take the machine down.
+    """Refuse what `check_shape` and `check_weights` refuse, and a model whose states would take the machine down.
 
     Raises: ValueError naming also the memory.
     """
     check_shape(run)
+    check_weights(run)
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize
@@ -84,6 +85,15 @@ def check_shape(run: TrainRun) -> None:
         _check_stages(run, len(layers_of(model)))
     if run.parallel.tp > 1:
         _check_parts(run, model)
+
+
+def check_weights(run: TrainRun) -> None:
+    """Refuse a folder whose weights are not its model's; what is drawn, nobody has to look at.
+
+    Raises: ValueError naming files or tensors.
+    """
+    if run.folder is not None and Pretrained(run.folder).has_weights:
+        folder_check.check_weights(run.folder, train_model.on_meta(run))
 
 
 def _check_stages(run: TrainRun, layers: int) -> None:
