@@ -8,15 +8,16 @@ from dataclasses import replace
 
 import torch
 
-from course_lib.cli import train_model, train_run
+from course_lib.cli import train_run
 from course_lib.cli.compose import parse_overrides
+from course_lib.cli.doctor_text import look_at_text
+from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import KEYS, TrainRun, read_train
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replicated, uneven, ways_to_fit
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work
 from course_lib.hardware import Device, load_device
-from course_lib.parallel.tensor_plan import plan_for
 from course_lib.ranks import devices
 from course_lib.units import format_bytes, format_count
 
@@ -41,19 +42,34 @@ def doctor_command(overrides: Sequence[str]) -> int:
 
 def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     """The lines, and whether the run would run on such devices."""
-    asked = asked_of(run)
+    whole, reasons = whole_pieces(run)
+    asked = replace(asked_of(run), whole=whole)
     lines = [_heading(run), devices.in_words()]
     if problems := [f"does not divide: {problem}" for problem in indivisible(asked)] or list(_refused(run)):
         return [*lines, *problems, "it would not run, whatever the memory"], False
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]
-    lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *_whole(run))]
+    lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
     memory, room = memory_of(asked), device.memory_bytes()
     lines.append(_memory(run, memory, device))
-    if memory.total <= room:
-        return [*lines, "it would run"], True
-    ways = ways_to_fit(asked, room)
+    ways = ways_to_fit(asked, room) if memory.total > room else []
     lines += [f"would fit with {' '.join(flags)}: {format_bytes(total)}" for flags, total in ways]
-    return [*lines, f"it would not run on {device.name}{'' if ways else ', whatever the flags'}"], False
+    text, unseen = _text(run)
+    lines += [f"cannot be trained on: {text}"] if text else []
+    if memory.total > room:
+        return [*lines, f"it would not run on {device.name}{'' if ways else ', whatever the flags'}"], False
+    if text:
+        return [*lines, "it would not run on this text"], False
+    return [*lines, *([f"not looked at: {', '.join(unseen)}"] if unseen else []), "it would run"], True
+
+
+def _text(run: TrainRun) -> tuple[str, list[str]]:
+    """Why the run's text would be refused, if it would; and what of all that it reads nobody has looked at."""
+    numbers = ["the numbers of its weights"] if train_run.reads_weights(run) else []
+    try:
+        rest = look_at_text(run)
+    except ValueError as error:
+        return str(error), numbers
+    return "", numbers + ([rest] if rest else [])
 
 
 def asked_of(run: TrainRun) -> Asked:
@@ -96,23 +112,13 @@ def _heading(run: TrainRun) -> str:
 
 
 def _refused(run: TrainRun) -> Iterator[str]:
-    """What stops the run when its model is built, cut and loaded; what is said of that besides, `_whole` says."""
+    """What stops the run when its model is built, cut and loaded; what stays whole then, `whole_pieces` says."""
     for problem, check in (("cannot be built", train_run.check_shape), ("cannot be loaded", train_run.check_weights)):
         try:
             with warnings.catch_warnings(action="ignore"):
                 check(run)
         except ValueError as error:
             yield f"{problem}: {error}"
-
-
-def _whole(run: TrainRun) -> list[str]:
-    """What the plan of a model of transformers leaves whole on every rank along tp."""
-    if run.parallel.tp == 1 or run.folder is None:
-        return []
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        plan_for(train_model.on_meta(run))
-    return [f"{str(one.message).partition('whole: ')[2]}; the memory below counts them as shared" for one in said]
 
 
 def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import nn
 
 from course_lib import comm
@@ -52,9 +54,25 @@ def make_batches(run: TrainRun) -> Batches:
 
     Raises: ValueError if the text is too short for that, not the expected one, or cannot be read.
     """
-    text = load_text() if run.text is None else read_text(run.text)
+    text = text_of(run)
     own = None if run.folder is None else Pretrained(run.folder).tokens_of(text.decode("utf-8", "replace"))
     tokens = tokens_of(text, run.model.vocab_size) if own is None else own
+    return batches_of(run, tokens)
+
+
+def text_of(run: TrainRun) -> bytes:
+    """What the run trains on.
+
+    Raises: ValueError if it is not the expected one, or cannot be read.
+    """
+    return load_text() if run.text is None else read_text(run.text)
+
+
+def batches_of(run: TrainRun, tokens: bytes | NDArray[np.integer]) -> Batches:
+    """These tokens cut as the run asks.
+
+    Raises: ValueError if they are too few for that.
+    """
     return Batches(text=tokens, batch_size=run.batch, sequence=run.sequence, seed=run.seed)
 
 
@@ -92,8 +110,13 @@ def check_weights(run: TrainRun) -> None:
 
     Raises: ValueError naming files or tensors.
     """
-    if run.folder is not None and Pretrained(run.folder).has_weights:
+    if run.folder is not None and reads_weights(run):
         folder_check.check_weights(run.folder, train_model.on_meta(run))
+
+
+def reads_weights(run: TrainRun) -> bool:
+    """Whether it begins with a folder's weights."""
+    return run.folder is not None and Pretrained(run.folder).has_weights
 
 
 def _check_stages(run: TrainRun, layers: int) -> None:

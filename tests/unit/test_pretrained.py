@@ -175,7 +175,7 @@ WRONG = {
     "half a file": (broken, 2, "its config.json is no table of names and values; copy it once more"),
     "a word for a number": (odd, 2, "transformers refuses its config.json ("),
     "weights in another format": (pickled, 2, "its weights are in .bin alone; save it once more by"),
-    "weights of another shape": (other_shape, 1, "has model.embed_tokens.weight of shape (256, 16), the model of (256"),
+    "weights of another shape": (other_shape, 2, "has model.embed_tokens.weight of shape (256, 16), the model of (256"),
     "words that the model has not": (
         partial(add_tokenizer, words=[*map(str, range(300)), "one"]),
         2,

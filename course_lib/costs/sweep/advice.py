@@ -5,12 +5,14 @@ The flags are those of `python -m course_lib train`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
 from course_lib.costs.model.activations import Recompute
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
@@ -33,39 +35,62 @@ class Asked:
     batch: int  # sequences of all replicas, that are computed at a time
     engine: Literal["own", "torch"] = "own"  # PyTorch's DTensor copies no heads, and cuts into equal parts alone
     offload: bool = False  # what lasts is in the hosts' memory
+    whole: Set[Piece] = CUT_IN_ALL  # what no rank along tp has less of than all
 
 
 def indivisible(asked: Asked) -> list[str]:
-    """What the ranks cannot share so, each with the nearest degrees at which they can."""
-    model, tp, strict = asked.model, asked.parallel.tp, asked.engine == "torch"
-    kv, heads = model.n_kv_heads, divisors(model.n_heads)
-    fitting = {"heads": (model.n_heads, heads)}
-    if tp in heads:  # else that is said already
-        fitting["heads of keys and values"] = kv, [n for n in heads if kv % n == 0 or (n % kv == 0 and not strict)]
-    if strict:
-        fitting |= {what: (size, divisors(size)) for what, size in _widths(model).items()}
-    return [
-        f"{size} {what} over tp={tp}; {_nearest(choices, tp)}"
-        for what, (size, choices) in fitting.items()
-        if tp not in choices
-    ]
+    """What the ranks cannot share so, each with the nearest degrees that no rule forbids."""
+    tp, rules = asked.parallel.tp, _rules(asked)
+    return [f"{what} over tp={tp}; {_nearest(asked, tp)}" for what, holds in rules.items() if not holds(tp)]
 
 
 def uneven(asked: Asked) -> list[str]:
     """Of what some ranks have one more than others; only our own engine cuts so."""
     tp = asked.parallel.tp
     return [
-        f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(divisors(size), tp)}"
-        for what, size in _widths(asked.model).items()
+        f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(asked, tp, size)}"
+        for what, size in _widths(asked).items()
         if size % tp and asked.engine == "own"
     ]
+
+
+def _rules(asked: Asked) -> dict[str, Callable[[int], bool]]:
+    """By what is shared along tp, whether so many ranks can share it."""
+    model, strict = asked.model, asked.engine == "torch"
+    heads, kv = model.n_heads, model.n_kv_heads
+    rules: dict[str, Callable[[int], bool]] = {}
+    if "attention" not in asked.whole:
+        rules[f"{heads} heads"] = lambda tp: heads % tp == 0
+        rules[f"{kv} heads of keys and values"] = lambda tp: kv % tp == 0 or (tp % kv == 0 and not strict)
+    if strict:
+        rules |= {f"{size} {what}": partial(_divides, size) for what, size in _widths(asked).items()}
+    return rules
+
+
+def _divides(size: int, parts: int) -> bool:
+    return size % parts == 0
+
+
+def _nearest(asked: Asked, tp: int, size: int = 0) -> str:
+    """The next degrees below and above at which all rules hold, and which divide `size`."""
+    rules, model, shared = _rules(asked), asked.model, asked.parallel.sequence_parallel
+    most = max(model.n_heads, size, *_widths(asked).values())
+    most = min(most, asked.work.sequence) if shared else most
+
+    def is_legal(n: int) -> bool:
+        return size % n == 0 and all(holds(n) for holds in rules.values())
+
+    below = next((n for n in range(min(tp - 1, most), shared, -1) if is_legal(n)), None)
+    above = next((n for n in range(tp + 1, most + 1) if is_legal(n)), None)
+    near = [f"tp={n}" for n in (below, above) if n is not None]
+    return f"nearest that divide: {' and '.join(near)}" if near else "no tp above 1 does"
 
 
 def replicated(asked: Asked) -> list[str]:
     """What several ranks have the same of."""
     model, parallel = asked.model, asked.parallel
     found = list[str]()
-    if (copies := parallel.tp // model.n_kv_heads) > 1:
+    if "attention" not in asked.whole and (copies := parallel.tp // model.n_kv_heads) > 1:
         found.append(f"each head of keys and values, of {model.n_kv_heads}, is on {copies} of tp={parallel.tp} ranks")
     if parallel.dp > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
         is_last = parallel.zero_stage == _last_stage(parallel)
@@ -86,21 +111,15 @@ def memory_of(asked: Asked) -> GpuMemory:
     Raises: ValueError for heads that do not divide.
     """
     model, parallel = asked.model, asked.parallel
-    tp = parallel.tp
-    even = replace(
-        model,
-        n_layers=_up(model.n_layers, parallel.pp),
-        ffn_size=_up(model.ffn_size, tp),
-        shared_ffn_size=_up(model.shared_ffn_size, tp),
-        dense_ffn_size=model.dense_ffn_size and _up(model.dense_ffn_size, tp),
-    )
+    widths: dict[str, Any] = {name: _up(size, parallel.tp) for name, size in tp_widths(model, asked.whole).items()}
+    even = replace(model, n_layers=_up(model.n_layers, parallel.pp), **widths)
     work = replace(
         asked.work,
-        sequence=_up(asked.work.sequence, tp) if parallel.sequence_parallel else asked.work.sequence,
+        sequence=_up(asked.work.sequence, parallel.tp) if parallel.sequence_parallel else asked.work.sequence,
         microbatch=-(-asked.batch // (parallel.dp * asked.work.n_microbatches)),
     )
     stages = {0, parallel.pp - 1}
-    found = [gpu_memory(even, parallel, work, asked.convention, stage=stage) for stage in stages]
+    found = [gpu_memory(even, parallel, work, asked.convention, stage=stage, whole=asked.whole) for stage in stages]
     if asked.offload:
         found = [replace(memory, weights=0, gradients=0, optimizer=0) for memory in found]
     return max(found, key=lambda memory: memory.total)
@@ -182,22 +201,18 @@ def _total(asked: Asked) -> int:
     return memory_of(asked).total
 
 
-def _widths(model: ModelConfig) -> dict[str, int]:
+def _widths(asked: Asked) -> dict[str, int]:
     """What is cut along tp and is no head."""
-    widths = {
-        "features of the feed-forward": model.ffn_size,
-        "of the shared feed-forward": model.shared_ffn_size,
-        "of the dense feed-forward": model.dense_ffn_size or 0,
-        "words of the vocabulary": model.vocab_size,
+    model, whole = asked.model, asked.whole
+    words = {
+        "ffn_size": "features of the feed-forward",
+        "shared_ffn_size": "of the shared feed-forward",
+        "dense_ffn_size": "of the dense feed-forward",
     }
-    return {what: size for what, size in widths.items() if size}
-
-
-def _nearest(choices: Sequence[int], tp: int) -> str:
-    """The next below and above."""
-    below = [n for n in choices if n < tp][-1:]
-    near = [f"tp={n}" for n in (*below, *[n for n in choices if n > tp][:1])]
-    return f"nearest that divide: {' and '.join(near)}"
+    widths = {words[name]: size for name, size in tp_widths(model, whole).items()}
+    if not {"embedding", "head"} <= whole:
+        widths["words of the vocabulary"] = model.vocab_size
+    return widths
 
 
 def _up(size: int, parts: int) -> int:
