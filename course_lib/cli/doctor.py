@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 import torch
@@ -13,6 +13,7 @@ from course_lib.cli.compose import parse_overrides
 from course_lib.cli.doctor_text import look_at_text
 from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import KEYS, TrainRun, read_train
+from course_lib.config.parallel import CUT_IN_ALL, Piece
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replicated, uneven, ways_to_fit
@@ -43,7 +44,7 @@ def doctor_command(overrides: Sequence[str]) -> int:
 def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     """The lines, and whether the run would run on such devices."""
     whole, reasons = whole_pieces(run)
-    asked = replace(asked_of(run), whole=whole)
+    asked = asked_of(run, whole)
     lines = [_heading(run), devices.in_words()]
     if problems := [f"does not divide: {problem}" for problem in indivisible(asked)] or list(_refused(run)):
         return [*lines, *problems, "it would not run, whatever the memory"], False
@@ -51,7 +52,7 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
     memory, room = memory_of(asked), device.memory_bytes()
     lines.append(_memory(run, memory, device))
-    ways = ways_to_fit(asked, room) if memory.total > room else []
+    ways = ways_to_fit(asked, room, lambda flags: _is_taken(run, flags, whole, room)) if memory.total > room else []
     lines += [f"would fit with {' '.join(flags)}: {format_bytes(total)}" for flags, total in ways]
     text, unseen = _text(run)
     lines += [f"cannot be trained on: {text}"] if text else []
@@ -60,6 +61,18 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     if text:
         return [*lines, "it would not run on this text"], False
     return [*lines, *([f"not looked at: {', '.join(unseen)}"] if unseen else []), "it would run"], True
+
+
+def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int) -> bool:
+    """Whether `train` takes the run with these flags, and it then fits: tried, since its rules are not all here."""
+    changed = {word.partition("=")[0]: word for word in (*run.overrides, *" ".join(flags).split())}
+    try:
+        other = read_train([*changed.values()], lambda ranks: None)
+        with warnings.catch_warnings(action="ignore"):
+            train_run.check_shape(other)
+    except ValueError:
+        return False
+    return memory_of(asked_of(other, whole)).total <= room
 
 
 def _text(run: TrainRun) -> tuple[str, list[str]]:
@@ -72,8 +85,8 @@ def _text(run: TrainRun) -> tuple[str, list[str]]:
     return "", numbers + ([rest] if rest else [])
 
 
-def asked_of(run: TrainRun) -> Asked:
-    """The run in numbers, as the formulas take it."""
+def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
+    """The run in numbers, as the formulas take it; `whole_pieces` says what every rank along tp would have whole."""
     itemsize = getattr(torch, run.dtype).itemsize
     moments = _MOMENTS[run.config.optimizer]
     states = Convention(
@@ -99,8 +112,11 @@ def asked_of(run: TrainRun) -> Asked:
         ),
         convention=states,
         batch=max(run.parallel.dp, run.batch // run.config.accumulation),
+        accumulation=run.config.accumulation,
         engine="torch" if run.engine == "torch" else "own",
         offload=run.values["offload"] is not None,
+        whole=whole,
+        is_own_decoder=run.folder is None,
     )
 
 

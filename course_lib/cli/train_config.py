@@ -165,6 +165,9 @@ def _model(values: Mapping[str, Any]) -> tuple[ModelConfig, Path | None]:
     if values["pp"] > 1:
         rule, way_out = "pipelines here are of the course's own decoder", "choose pp=1, with dp or tp"
         refuse(COMMAND, f"model={str(folder)!r} with pp={values['pp']}", rule, way_out)
+    if values["sequence_parallel"] is not None:
+        given = f"model={str(folder)!r} with sequence_parallel={values['sequence_parallel']}"
+        refuse(COMMAND, given, "the course's own decoder cuts the sequence between its blocks", "leave it out")
     return Pretrained(folder).shape(), folder
 
 

@@ -37,7 +37,7 @@ from course_lib.training.pretrained import Pretrained
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import describe_text, load_text, read_text
-from course_lib.training.torch_techniques import check_parts, torch_replicate, torch_tensor
+from course_lib.training.torch_techniques import check_parts, check_vocabulary, torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
 
@@ -131,10 +131,11 @@ def _check_stages(run: TrainRun, layers: int) -> None:
 
 def _check_parts(run: TrainRun, model: nn.Module) -> None:
     """Refuse what the ranks along tp cannot share; `model`, which is cut to see it, has no numbers."""
-    layout = Layout(model, {AXIS: run.parallel.tp})
-    write_table(model, layout, styles_of(model, plan_for(model)))
+    layout, styles = Layout(model, {AXIS: run.parallel.tp}), styles_of(model, plan_for(model))
     if run.engine == "torch":
-        check_parts(layout)
+        check_vocabulary(styles)
+        check_parts(model, styles, run.parallel.tp)
+    write_table(model, layout, styles)
 
 
 def numbers_needed(run: TrainRun, ranks_here: int) -> int:

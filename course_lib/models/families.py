@@ -74,9 +74,15 @@ def _uncomputed(theirs: Any) -> Iterator[str]:
 
 
 def _llama(theirs: Any) -> dict[str, Any]:
-    """What nearly all families have, and the biases that Llama's configuration can switch on."""
+    """What nearly all families have, without a bias: of the same settings some read one, and others do not."""
     _require(theirs, hidden_act="silu")
-    return {**_decoder(theirs), "biases": _biases(theirs)}
+    return _decoder(theirs)
+
+
+def _with_biases(theirs: Any) -> dict[str, Any]:
+    """Llama alone reads both settings."""
+    ffn: tuple[Bias, ...] = ("ffn",) if theirs.mlp_bias else ()
+    return {**_llama(theirs), "biases": (*_attention_biases(theirs), *ffn)}
 
 
 def _decoder(theirs: Any) -> dict[str, Any]:
@@ -97,9 +103,8 @@ def _decoder(theirs: Any) -> dict[str, Any]:
     }
 
 
-def _biases(theirs: Any) -> tuple[Bias, ...]:
-    attention: tuple[Bias, ...] = ("qkv", "attention_output") if getattr(theirs, "attention_bias", False) else ()
-    return (*attention, "ffn") if getattr(theirs, "mlp_bias", False) else attention
+def _attention_biases(theirs: Any) -> tuple[Bias, ...]:
+    return ("qkv", "attention_output") if theirs.attention_bias else ()
 
 
 def _qwen2(theirs: Any) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def _qwen2(theirs: Any) -> dict[str, Any]:
 
 
 def _qwen3(theirs: Any) -> dict[str, Any]:
-    return {**_llama(theirs), "qk_norm": "head"}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), "qk_norm": "head"}
 
 
 def _mixtral(theirs: Any) -> dict[str, Any]:
@@ -127,20 +132,22 @@ def _experts(theirs: Any, many: str) -> dict[str, Any]:
 
 def _gemma2(theirs: Any) -> dict[str, Any]:
     _require(theirs, hidden_activation="gelu_pytorch_tanh")  # gated all the same
-    return {**_decoder(theirs), "biases": _biases(theirs), "norms_per_layer": 4}
+    return {**_decoder(theirs), "biases": _attention_biases(theirs), "norms_per_layer": 4}
 
 
 def _olmo(theirs: Any) -> dict[str, Any]:
-    return {**_llama(theirs), "norm": "layer_unweighted", "clip_qkv": theirs.clip_qkv}
+    plain = {"norm": "layer_unweighted", "clip_qkv": theirs.clip_qkv}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), **plain}
 
 
 def _olmo2(theirs: Any) -> dict[str, Any]:
     """Its norms stand after the blocks; there are as many."""
-    return {**_llama(theirs), "qk_norm": "full"}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), "qk_norm": "full"}
 
 
 def _olmoe(theirs: Any) -> dict[str, Any]:
-    return {**_llama(theirs), **_experts(theirs, "num_experts"), "qk_norm": "full", "clip_qkv": theirs.clip_qkv}
+    normed = {"qk_norm": "full", "clip_qkv": theirs.clip_qkv}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), **_experts(theirs, "num_experts"), **normed}
 
 
 def _deepseek_v2(theirs: Any) -> dict[str, Any]:
@@ -186,7 +193,7 @@ def _gpt2(theirs: Any) -> dict[str, Any]:
 
 
 _FAMILIES: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "llama": _llama,
+    "llama": _with_biases,
     "mistral": _llama,
     "mixtral": _mixtral,
     "qwen2": _qwen2,

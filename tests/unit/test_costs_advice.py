@@ -29,9 +29,8 @@ def asked(model=LLAMA_3_1_8B, *, sequence=2048, batch=4, engine="own", offload=F
     ("engine", "tp", "lines"),
     [
         ("own", 2, []),
-        ("own", 5, ["12 heads over tp=5; nearest that divide: tp=4 and tp=12"])(  # with 6 the 4 others would not,
-            "own", 6, ["4 heads of keys and values over tp=6; nearest that divide: tp=4 and tp=12"]
-        ),
+        ("own", 5, ["12 heads over tp=5; nearest that divide: tp=4 and tp=12"]),  # 6 the 4 others forbid
+        ("own", 6, ["4 heads of keys and values over tp=6; nearest that divide: tp=4 and tp=12"]),
         ("own", 12, []),  # three ranks have the same head
         ("own", 24, ["12 heads over tp=24; nearest that divide: tp=12"]),
         (

@@ -127,8 +127,8 @@ def test_notes_on_a_plan_that_is_right():
     model = decoder()
     assert list(map(str, lint(model, plan_for(model), 3))) == [
         f"fault: layers.*.attention.q_proj: 4 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2, 4]",
-        f"fault: layers.*.attention.k_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2]",
-        f"fault: layers.*.attention.v_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2]",
+        f"fault: layers.*.attention.k_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2, 4]",
+        f"fault: layers.*.attention.v_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2, 4]",
         "note: embedding: 17 on 3 ranks are 6 to 5; padded to 18, all have 6",
         *(
             f"note: layers.*.ffn.{kind}_proj: 20 on 3 ranks are 7 to 6; padded to 21, all have 7"

@@ -5,7 +5,7 @@ The flags are those of `python -m course_lib train`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -33,9 +33,11 @@ class Asked:
     work: Work
     convention: Convention
     batch: int  # sequences of all replicas, that are computed at a time
+    accumulation: int = 1  # how many such batches are one step's
     engine: Literal["own", "torch"] = "own"  # PyTorch's DTensor copies no heads, and cuts into equal parts alone
     offload: bool = False  # what lasts is in the hosts' memory
     whole: Set[Piece] = CUT_IN_ALL  # what no rank along tp has less of than all
+    is_own_decoder: bool = True  # the sequence of another's is not cut between blocks
 
 
 def indivisible(asked: Asked) -> list[str]:
@@ -61,7 +63,11 @@ def _rules(asked: Asked) -> dict[str, Callable[[int], bool]]:
     rules: dict[str, Callable[[int], bool]] = {}
     if "attention" not in asked.whole:
         rules[f"{heads} heads"] = lambda tp: heads % tp == 0
-        rules[f"{kv} heads of keys and values"] = lambda tp: kv % tp == 0 or (tp % kv == 0 and not strict)
+        rules[f"{kv} heads of keys and values"] = lambda tp: (
+            heads % tp > 0 or kv % tp == 0 or (tp % kv == 0 and not strict)  # the first is said already
+        )
+    if strict and {"embedding", "head"} & asked.whole:
+        rules["a vocabulary that stays whole"] = lambda tp: tp == 1  # PyTorch's loss is of parts of the logits
     if strict:
         rules |= {f"{size} {what}": partial(_divides, size) for what, size in _widths(asked).items()}
     return rules
@@ -125,18 +131,36 @@ def memory_of(asked: Asked) -> GpuMemory:
     return max(found, key=lambda memory: memory.total)
 
 
-def ways_to_fit(asked: Asked, room: int) -> list[tuple[Flags, int]]:
+def ways_to_fit(
+    asked: Asked, room: int, is_taken: Callable[[Flags], bool] = lambda flags: True
+) -> list[tuple[Flags, int]]:
     """The fewest flags with which a GPU of `room` bytes is large enough, each with the bytes it then needs.
 
-    The ranks stay as many, unless nothing else does it. A shorter sequence is a way of its own.
+    The ranks stay as many, unless nothing else does it. A shorter sequence is a way of its own. `is_taken` has the last
+    word on a way: whoever gives it knows rules that are not here.
     """
-    found = [(_flags(asked, one), total) for one in _changes(asked) if (total := _total(one)) <= room]
-    fewest = min((len(flags) for flags, _ in found), default=0)
-    ways = sorted((way for way in found if len(way[0]) == fewest), key=lambda way: way[1])[:_SHOWN]
-    if (sequence := _longest(asked, room)) > 0:
+    ways = _fewest(_fitting(asked, asked, room), is_taken)
+    if sequence := _longest(asked, room):
         shorter = replace(asked, work=replace(asked.work, sequence=sequence))
-        ways.append(((f"sequence={sequence}",), _total(shorter)))
-    return ways or list(_more_ranks(asked, room))
+        ways += [((f"sequence={sequence}",), _total(shorter))] if is_taken((f"sequence={sequence}",)) else []
+    return ways or _more_ranks(asked, room, is_taken)
+
+
+def _fitting(asked: Asked, ranks: Asked, room: int) -> list[tuple[Flags, int]]:
+    """Every way on the ranks of another, the fewest flags first, then the least memory."""
+    found = [(_flags(asked, one), total) for one in _changes(ranks) if (total := _total(one)) <= room]
+    return sorted(found, key=lambda way: (len(way[0]), way[1]))
+
+
+def _fewest(found: Sequence[tuple[Flags, int]], is_taken: Callable[[Flags], bool]) -> list[tuple[Flags, int]]:
+    """Of those that are taken, the first with as few flags as any."""
+    ways: list[tuple[Flags, int]] = []
+    for flags, total in found:
+        if len(ways) == _SHOWN or (ways and len(flags) > len(ways[0][0])):
+            break
+        if is_taken(flags):
+            ways.append((flags, total))
+    return ways
 
 
 def _changes(asked: Asked) -> Iterator[Asked]:
@@ -145,11 +169,11 @@ def _changes(asked: Asked) -> Iterator[Asked]:
     ranks = parallel.dp * parallel.tp
     degrees = [tp for tp in divisors(ranks) if tp >= parallel.tp]
     recomputing: tuple[Recompute, ...] = ("none", "full") if work.recompute == "none" else ("full",)
-    sequence_parallel = (False, True) if not parallel.sequence_parallel else (True,)
+    sequence_parallel = [shared for shared in (False, True) if shared or not parallel.sequence_parallel]
     stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
     for tp, recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
         other = replace(parallel, dp=ranks // tp, tp=tp, sequence_parallel=shared, zero_stage=stage)
-        batch = max(asked.batch, other.dp)
+        batch = max(asked.batch, other.dp * (work.n_microbatches if other.pp > 1 else 1))
         one = replace(asked, parallel=other, work=replace(work, recompute=recompute), batch=batch)
         if _is_legal(one):
             yield one
@@ -160,15 +184,15 @@ def _is_legal(asked: Asked) -> bool:
     parallel = asked.parallel
     shared = parallel.zero_stage == 0 or parallel.dp > 1
     by_torch = asked.engine == "own" or parallel.tp == 1 or parallel.zero_stage != 1  # its ZeRO-1 takes no DTensors
-    positions = not parallel.sequence_parallel or 1 < parallel.tp <= asked.work.sequence
-    return shared and by_torch and positions and not indivisible(asked)
+    positions = not parallel.sequence_parallel or (asked.is_own_decoder and 1 < parallel.tp <= asked.work.sequence)
+    return shared and by_torch and positions and all(holds(parallel.tp) for holds in _rules(asked).values())
 
 
 def _flags(asked: Asked, other: Asked) -> Flags:
     """What one has to type to come from one to the other."""
     was, now = asked.parallel, other.parallel
     degrees = () if was.tp == now.tp and was.dp == now.dp else (f"dp={now.dp} tp={now.tp}",)
-    batch = () if asked.batch >= now.dp else (f"batch={now.dp}",)
+    batch = () if asked.batch == other.batch else (f"batch={other.batch * asked.accumulation}",)
     stage = () if was.zero_stage == now.zero_stage else (f"zero_stage={now.zero_stage}",)
     kept = () if was.sequence_parallel == now.sequence_parallel else ("sequence_parallel=keep",)
     again = () if asked.work.recompute == other.work.recompute else ("recompute=true",)
@@ -177,24 +201,24 @@ def _flags(asked: Asked, other: Asked) -> Flags:
 
 def _longest(asked: Asked, room: int) -> int:
     """The longest shorter sequence with which it fits; 0 if none does."""
-    low, high = 0, asked.work.sequence
+    least = asked.parallel.tp if asked.parallel.sequence_parallel else 1  # each rank has a position
+    low, high = least - 1, asked.work.sequence
     while high - low > 1:
         middle = (low + high) // 2
         fits = _total(replace(asked, work=replace(asked.work, sequence=middle))) <= room
         low, high = (middle, high) if fits else (low, middle)
-    return low
+    return low if low >= least else 0
 
 
-def _more_ranks(asked: Asked, room: int) -> Iterator[tuple[Flags, int]]:
+def _more_ranks(asked: Asked, room: int, is_taken: Callable[[Flags], bool]) -> list[tuple[Flags, int]]:
     """The fewest flags on the fewest ranks, twice as many again and again; each replica has a sequence at least."""
     dp = 2 * asked.parallel.dp
     while dp * asked.parallel.tp <= _MOST_RANKS:
         more = replace(asked, parallel=replace(asked.parallel, dp=dp))
-        ways = [(_flags(asked, one), total) for one in _changes(more) if (total := _total(one)) <= room]
-        if ways:
-            yield min(ways, key=lambda way: (len(way[0]), way[1]))
-            return
+        if ways := _fewest(_fitting(asked, more, room), is_taken):
+            return ways[:1]
         dp *= 2
+    return []
 
 
 def _total(asked: Asked) -> int:
