@@ -57,7 +57,7 @@ class ParallelConfig:
 
         Raises: ValueError naming the choices.
         """
-        self._check_heads(model, tp_choices(model, widths=False))
+        self._check_heads(model, _tp_choices(model, widths=False))
 
     def check(self, model: ModelConfig, *, sequence: int | None = None, whole: Set[Piece] = CUT_IN_ALL) -> None:
         """Refuse what does not divide, and a sequence that the model has no positions for.
@@ -68,7 +68,7 @@ class ParallelConfig:
         if sequence is not None:
             model.check_sequence(sequence)
         each = sequence // self.cp if sequence is not None and self.sequence_parallel else 0
-        choices = [n for n in tp_choices(model, whole=whole) if each % n == 0]
+        choices = [n for n in _tp_choices(model, whole=whole) if each % n == 0]
         if "attention" not in whole:
             self._check_heads(model, choices)
         for name, size in (tp_widths(model, whole) | {"sequence/cp": each}).items():
@@ -101,7 +101,7 @@ def tp_widths(model: ModelConfig, whole: Set[Piece] = CUT_IN_ALL) -> dict[str, i
     return {name: size for name, (piece, size) in sizes.items() if size and piece not in whole}
 
 
-def tp_choices(model: ModelConfig, *, widths: bool = True, whole: Set[Piece] = CUT_IN_ALL) -> list[int]:
+def _tp_choices(model: ModelConfig, *, widths: bool = True, whole: Set[Piece] = CUT_IN_ALL) -> list[int]:
     """Every number of ranks at which all rules of tensor parallelism hold at once; `widths` are cut evenly."""
     kv, most = model.n_kv_heads, max(model.n_heads, 1)
     sizes = tp_widths(model, whole).values() if widths else ()
