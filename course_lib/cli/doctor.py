@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from course_lib.cli import train_run
-from course_lib.cli.compose import parse_overrides
+from course_lib.cli.compose import parse_overrides, refuse
 from course_lib.cli.doctor_text import look_at_text
 from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import KEYS, TrainRun, read_train
@@ -25,6 +25,7 @@ from course_lib.units import format_bytes, format_count
 _COMMAND = "doctor"
 _DEVICE = "device"
 _USUAL = "h100_sxm_80"
+_MOST_RANKS = 2**20
 _MOMENTS = {"sgd": 0, "adamw": 2}  # numbers that the optimizer keeps of each parameter
 
 
@@ -35,10 +36,16 @@ def doctor_command(overrides: Sequence[str]) -> int:
     """
     parsed = parse_overrides(_COMMAND, "a training run", overrides, keys=(*KEYS, _DEVICE), groups=("model", _DEVICE))
     device = next((str(one.value()) for one in parsed if one.key_or_group == _DEVICE), _USUAL)
-    run = read_train([str(one.input_line) for one in parsed if one.key_or_group != _DEVICE], lambda ranks: None)
+    run = read_train([str(one.input_line) for one in parsed if one.key_or_group != _DEVICE], _check_ranks)
     lines, would_run = _examine(run, load_device(device))
     print("\n".join(lines))
     return 0 if would_run else 1
+
+
+def _check_ranks(ranks: int) -> None:
+    """Ranks of a cluster, not of this machine."""
+    if ranks > _MOST_RANKS:
+        refuse(_COMMAND, f"{ranks} ranks", "no cluster has so many", f"give degrees whose product is <= {_MOST_RANKS}")
 
 
 def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
@@ -67,7 +74,7 @@ def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int)
     """Whether `train` takes the run with these flags, and it then fits: tried, since its rules are not all here."""
     changed = {word.partition("=")[0]: word for word in (*run.overrides, *" ".join(flags).split())}
     try:
-        other = read_train([*changed.values()], lambda ranks: None)
+        other = read_train([*changed.values()], _check_ranks)
         with warnings.catch_warnings(action="ignore"):
             train_run.check_shape(other)
     except ValueError:

@@ -79,15 +79,12 @@ def _divides(size: int, parts: int) -> bool:
 
 def _nearest(asked: Asked, tp: int, size: int = 0) -> str:
     """The next degrees below and above at which all rules hold, and which divide `size`."""
-    rules, model, shared = _rules(asked), asked.model, asked.parallel.sequence_parallel
-    most = max(model.n_heads, size, *_widths(asked).values())
-    most = min(most, asked.work.sequence) if shared else most
-
-    def is_legal(n: int) -> bool:
-        return size % n == 0 and all(holds(n) for holds in rules.values())
-
-    below = next((n for n in range(min(tp - 1, most), shared, -1) if is_legal(n)), None)
-    above = next((n for n in range(tp + 1, most + 1) if is_legal(n)), None)
+    rules, shared = _rules(asked).values(), asked.parallel.sequence_parallel
+    most = asked.work.sequence if shared else _MOST_RANKS**2
+    cut = size or (asked.model.n_heads if "attention" not in asked.whole else next(iter(_widths(asked).values()), 1))
+    legal = [n for n in divisors(cut) if shared < n <= most and all(holds(n) for holds in rules)]
+    below = next((n for n in reversed(legal) if n < tp), None)
+    above = next((n for n in legal if n > tp), None)
     near = [f"tp={n}" for n in (below, above) if n is not None]
     return f"nearest that divide: {' and '.join(near)}" if near else "no tp above 1 does"
 
