@@ -276,7 +276,9 @@ def _check_microbatches(batch: int, dp: int, microbatches: int) -> None:
     parts = dp * microbatches
     if batch % parts:
         pipelines = f" on {dp} pipelines" if dp > 1 else ""
-        way_out = f"give batch={(batch // parts + 1) * parts}, or microbatches that divide {batch / dp:g}"
+        way_out = f"give batch={(batch // parts + 1) * parts}"
+        if batch % dp == 0:
+            way_out += f", or microbatches that divide {batch // dp}"
         rule = "all micro-batches have equally many sequences"
         refuse(COMMAND, f"batch={batch} in {microbatches} micro-batches{pipelines}", rule, way_out)
 
