@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos test-slurm bench trace gpu wild matrix notebooks exercises slides release grade grade-all
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild matrix notebooks exercises slides release grade grade-all
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -35,6 +35,9 @@ check: setup-dev  ## run the tests, the slide check and the browser test (ONLY=0
 
 chaos: setup-dev  ## break ranks, cells, training runs and submissions in every known way: a table, in minutes
 	@$(DEVELOPER) -m tests.chaos
+
+fuzz: setup-dev  ## give every command settings at their edges, for SECONDS=600 each (ONLY="plan sweep")
+	@nice $(DEVELOPER) -m tests.fuzz $(or $(SECONDS),600) $(ONLY)
 
 test-slurm: setup-dev  ## submit the shipped jobs to a Slurm of its own on this machine, and let a node die (Debian, root)
 	@$(DEVELOPER) -m tests.slurm

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
+from math import isqrt
 from typing import Literal
 
 from course_lib.errors import four_parts
@@ -30,7 +31,7 @@ def divisors(length: int) -> list[int]:
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """
-    small = [parts for parts in range(1, int(length**0.5) + 1) if length % parts == 0]
+    small = [parts for parts in range(1, isqrt(length) + 1) if length % parts == 0]
     return sorted({*small, *(length // parts for parts in small)})
 
 

@@ -10,6 +10,8 @@ import re
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
+LARGEST = 2**40  # whole number that anybody is asked for: a size, a count, a degree
+_FLOATS = 1e300  # beyond, a product is no float
 _Units = dict[str, float]  # largest first
 _BINARY: _Units = {"TiB": TiB, "GiB": GiB, "MiB": MiB, "KiB": KiB, "B": 1}
 _DECIMAL: _Units = {"TB": TB, "GB": GB, "MB": MB, "KB": KB, "B": 1}
@@ -20,6 +22,15 @@ _KINDS: tuple[_Units, ...] = (  # of what a text may give an amount, in the word
 )
 _AMOUNT = re.compile(r"(?P<number>[-+]?[\d.][\d.,_]*(?:e[-+]?\d+)?)\s*(?P<unit>[^\W\d]*)", re.IGNORECASE)
 _COUNTS: _Units = {"T": 10**12, "B": 10**9, "M": 10**6, "k": 10**3, "": 1}
+
+
+def is_number(value: object) -> bool:
+    """Whether formulas can compute with it: neither text nor nan nor infinite, and a float holds it.
+
+    >>> is_number(3), is_number(1e-5), is_number(True), is_number(float("nan")), is_number(10**400)
+    (True, True, False, False, False)
+    """
+    return type(value) in (int, float) and -_FLOATS <= value <= _FLOATS  # type: ignore[operator]
 
 
 def format_bytes(n: float, binary: bool = True) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib.cli.compose import parse_overrides, refuse
+from course_lib.cli.compose import parse_overrides, path_given, refuse
 from course_lib.sim.calibrate import calibrate, constants_as_json, records_as_csv
 
 _COMMAND = "calibrate"
@@ -18,10 +18,11 @@ def calibrate_command(overrides: Sequence[str]) -> int:
     Raises: ValueError for an unknown name, or files that cannot be written.
     """
     parsed = parse_overrides(_COMMAND, "a calibration", overrides, keys=("out",), groups=())
+    folders = [path_given(_COMMAND, "out", override.value()) for override in parsed]
     constants, records = calibrate()
     print(*map(_line, records), sep="\n")
-    for override in parsed:
-        print(f"written: {_write(Path(str(override.value())), constants_as_json(constants), records_as_csv(records))}")
+    for folder in folders:
+        print(f"written: {_write(folder, constants_as_json(constants), records_as_csv(records))}")
     return 0
 
 

@@ -5,9 +5,12 @@ Hydra only composes: it moves no working directory and writes no log.
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_module
@@ -18,6 +21,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from course_lib.errors import four_parts
+from course_lib.units import LARGEST
+
+_SHOWN = 120  # characters of a value
+_WAY_OUT = "write name=value or name=[value,value]"
+_UNREADABLE = re.compile(r"^(Lexer|token recognition)")
+_QUOTED = """write a value with quotes that the shell leaves: "name='a value'\""""
 
 
 def parse_overrides(
@@ -64,16 +73,59 @@ def _hydra_errors(command: str, typed: Sequence[str]) -> Iterator[None]:
     """Say in one line what Hydra says in several."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
-        rule, *more = str(error).split("\n")
-        way_out = more[0] if more and more[0].startswith("To append") else "write name=value or name=[value,value]"
-        refuse(command, " ".join(shlex.join(typed).split()), rule.rstrip(". "), way_out)
+    except Exception as error:  # Hydra's own and its parser's are of many kinds, all about what was typed
+        if isinstance(error, ValueError) and not isinstance(error, (HydraException, OmegaConfBaseException)):
+            raise  # it is ours
+        rule, *more = str(error).split("\n") or [type(error).__name__]
+        way_out = _WAY_OUT
+        if more and more[0].startswith("To append"):
+            way_out = more[0]
+        elif _UNREADABLE.search(rule):
+            rule, way_out = "it has blanks or signs that mean something else", _QUOTED
+        refuse(command, " ".join(shlex.join(typed).split()), rule.rstrip(". ") or type(error).__name__, way_out)
 
 
 def require_whole(command: str, name: str, value: Any) -> None:
-    """Refuse all but whole numbers."""
+    """Refuse all but whole numbers, and those that nothing has so many of."""
     if type(value) is not int:
         refuse(command, f"{name}={value!r}", f"{name} is of whole numbers", "write them without quotes and units")
+    if abs(value) > LARGEST:
+        refuse(command, f"{name}={shown(value)}", f"nothing here is more than {LARGEST}", f"give {name} a smaller one")
+
+
+def require_number(command: str, name: str, value: Any) -> None:
+    """Refuse all but numbers, and whole ones that no float holds."""
+    if type(value) not in (int, float):
+        refuse(command, f"{name}={shown(value)}", f"{name} is a number", "write it without quotes and units")
+    if type(value) is int:
+        require_whole(command, name, value)
+
+
+def require_word(command: str, name: str, value: Any) -> None:
+    """Refuse lists, tables and numbers where a name is asked for; None is one that was not given."""
+    if value is not None and not isinstance(value, str):
+        refuse(command, f"{name}={shown(value)}", f"{name} is a word", "write one, without brackets")
+
+
+def path_given(command: str, name: str, given: Any) -> Path:
+    """A path that the system can look for; `~` is the user's home.
+
+    Raises: ValueError for any other text.
+    """
+    try:
+        path = Path(str(given)).expanduser()
+        path.is_dir()
+        os.fsencode(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        rule = f"it is no path: {getattr(error, 'strerror', None) or ' '.join(str(error).split())}"
+        refuse(command, f"{name}={shown(given)}", rule, "name another")
+    return path
+
+
+def shown(value: Any) -> str:
+    """A value as it is written; of a long one the beginning."""
+    text = repr(value) if not isinstance(value, int) or abs(value) <= LARGEST else f"{'-' * (value < 0)}{LARGEST}…"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def refuse(command: str, values: str, rule: str, way_out: str) -> NoReturn:

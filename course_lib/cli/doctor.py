@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 import torch
 
-from course_lib.cli import train_model, train_run
-from course_lib.cli.compose import parse_overrides
+from course_lib.cli import train_run
+from course_lib.cli.compose import parse_overrides, refuse
+from course_lib.cli.doctor_text import look_at_text
+from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import KEYS, TrainRun, read_train
+from course_lib.config.parallel import CUT_IN_ALL, Piece
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replicated, uneven, ways_to_fit
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work
 from course_lib.hardware import Device, load_device
-from course_lib.parallel.tensors.plan import plan_for
 from course_lib.ranks import devices
 from course_lib.units import format_bytes, format_count
 
 _COMMAND = "doctor"
 _DEVICE = "device"
 _USUAL = "h100_sxm_80"
+_MOST_RANKS = 2**20
 _MOMENTS = {"sgd": 0, "adamw": 2}  # numbers that the optimizer keeps of each parameter
 
 
@@ -33,31 +36,64 @@ def doctor_command(overrides: Sequence[str]) -> int:
     """
     parsed = parse_overrides(_COMMAND, "a training run", overrides, keys=(*KEYS, _DEVICE), groups=("model", _DEVICE))
     device = next((str(one.value()) for one in parsed if one.key_or_group == _DEVICE), _USUAL)
-    run = read_train([str(one.input_line) for one in parsed if one.key_or_group != _DEVICE], lambda ranks: None)
+    run = read_train([str(one.input_line) for one in parsed if one.key_or_group != _DEVICE], _check_ranks)
     lines, would_run = _examine(run, load_device(device))
     print("\n".join(lines))
     return 0 if would_run else 1
 
 
+def _check_ranks(ranks: int) -> None:
+    """Ranks of a cluster, not of this machine."""
+    if ranks > _MOST_RANKS:
+        refuse(_COMMAND, f"{ranks} ranks", "no cluster has so many", f"give degrees whose product is <= {_MOST_RANKS}")
+
+
 def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     """The lines, and whether the run would run on such devices."""
-    asked = asked_of(run)
+    whole, reasons = whole_pieces(run)
+    asked = asked_of(run, whole)
     lines = [_heading(run), devices.in_words()]
     if problems := [f"does not divide: {problem}" for problem in indivisible(asked)] or list(_refused(run)):
         return [*lines, *problems, "it would not run, whatever the memory"], False
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]
-    lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *_whole(run))]
+    lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
     memory, room = memory_of(asked), device.memory_bytes()
     lines.append(_memory(run, memory, device))
-    if memory.total <= room:
-        return [*lines, "it would run"], True
-    ways = ways_to_fit(asked, room)
+    ways = ways_to_fit(asked, room, lambda flags: _is_taken(run, flags, whole, room)) if memory.total > room else []
     lines += [f"would fit with {' '.join(flags)}: {format_bytes(total)}" for flags, total in ways]
-    return [*lines, f"it would not run on {device.name}{'' if ways else ', whatever the flags'}"], False
+    text, unseen = _text(run)
+    lines += [f"cannot be trained on: {text}"] if text else []
+    if memory.total > room:
+        return [*lines, f"it would not run on {device.name}{'' if ways else ', whatever the flags'}"], False
+    if text:
+        return [*lines, "it would not run on this text"], False
+    return [*lines, *([f"not looked at: {', '.join(unseen)}"] if unseen else []), "it would run"], True
 
 
-def asked_of(run: TrainRun) -> Asked:
-    """The run in numbers, as the formulas take it."""
+def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int) -> bool:
+    """Whether `train` takes the run with these flags, and it then fits: tried, since its rules are not all here."""
+    changed = {word.partition("=")[0]: word for word in (*run.overrides, *" ".join(flags).split())}
+    try:
+        other = read_train([*changed.values()], _check_ranks)
+        with warnings.catch_warnings(action="ignore"):
+            train_run.check_shape(other)
+    except ValueError:
+        return False
+    return memory_of(asked_of(other, whole)).total <= room
+
+
+def _text(run: TrainRun) -> tuple[str, list[str]]:
+    """Why the run's text would be refused, if it would; and what of all that it reads nobody has looked at."""
+    numbers = ["the numbers of its weights"] if train_run.reads_weights(run) else []
+    try:
+        rest = look_at_text(run)
+    except ValueError as error:
+        return str(error), numbers
+    return "", numbers + ([rest] if rest else [])
+
+
+def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
+    """The run in numbers, as the formulas take it; `whole_pieces` says what every rank along tp would have whole."""
     itemsize = getattr(torch, run.dtype).itemsize
     moments = _MOMENTS[run.config.optimizer]
     states = Convention(
@@ -83,8 +119,11 @@ def asked_of(run: TrainRun) -> Asked:
         ),
         convention=states,
         batch=max(run.parallel.dp, run.batch // run.config.accumulation),
+        accumulation=run.config.accumulation,
         engine="torch" if run.engine == "torch" else "own",
         offload=run.values["offload"] is not None,
+        whole=whole,
+        is_own_decoder=run.folder is None,
     )
 
 
@@ -96,22 +135,13 @@ def _heading(run: TrainRun) -> str:
 
 
 def _refused(run: TrainRun) -> Iterator[str]:
-    """What stops the run when its model is built and cut; what is said of that besides, `_whole` says."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            train_run.check_shape(run)
-    except ValueError as error:
-        yield f"cannot be built: {error}"
-
-
-def _whole(run: TrainRun) -> list[str]:
-    """What the plan of a model of transformers leaves whole on every rank along tp."""
-    if run.parallel.tp == 1 or run.folder is None:
-        return []
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        plan_for(train_model.on_meta(run))
-    return [f"{str(one.message).partition('whole: ')[2]}; the memory below counts them as shared" for one in said]
+    """What stops the run when its model is built, cut and loaded; what stays whole then, `whole_pieces` says."""
+    for problem, check in (("cannot be built", train_run.check_shape), ("cannot be loaded", train_run.check_weights)):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                check(run)
+        except ValueError as error:
+            yield f"{problem}: {error}"
 
 
 def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:

@@ -11,8 +11,8 @@ from course_lib import presets
 _COMMANDS = {  # name -> what it is for, what it is told; all of it is name=value
     "sweep": (
         "compute the memory of every legal way to spread a model over GPUs",
-        "model=NAME (needed), device=NAME, convention=NAME, out=FILE.csv, sequence, global_batch, "
-        "token_imbalance, a field of the model or device as in model.n_layers=8, "
+        "model=NAME or a folder of Hugging Face (needed), device=NAME, convention=NAME, out=FILE.csv, sequence, "
+        "global_batch, token_imbalance, a field of the model or device as in model.n_layers=8, "
         "and what is combined: gpus, tp, pp, ep, cp, zero_stages, microbatches, as in tp=[1,2]",
     ),
     "plan": (

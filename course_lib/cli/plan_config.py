@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
-from course_lib.config import ModelConfig, parse_model
+from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole
+from course_lib.cli.model_given import model_folder, shape_given, without_folder
+from course_lib.config import ModelConfig
 from course_lib.hardware import parse_cluster
 from course_lib.planner.space import Job, Space
 
@@ -20,7 +20,7 @@ COMMAND = "plan"
 _GROUPS: tuple[presets.Kind, ...] = ("model", "cluster")
 _AXES = tuple(field.name for field in fields(Space))
 _WORDS = ("recompute", "schedule")  # axes of names
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "batch": None,  # sequences; None: as many as have TOKENS
     "sequence": None,  # tokens; None: SEQUENCE, or what the model was made for
     **{axis: getattr(Space, axis) and list(getattr(Space, axis)) for axis in _AXES},
@@ -29,9 +29,9 @@ _OPTIONS: dict[str, Any] = {
     "train": None,  # a folder: the best policy's small likeness is trained, and leaves its results there
 }
 _TOKENS, _SEQUENCE = 2**22, 8192
-_KEYS = (*_GROUPS, *_OPTIONS)
+_KEYS = (*_GROUPS, *OPTIONS)
 ConfigStore.instance().store(
-    name=COMMAND, node={"defaults": ["_self_", {"model": "???"}, {"cluster": "???"}], **_OPTIONS}
+    name=COMMAND, node={"defaults": ["_self_", {"model": "???"}, {"cluster": "???"}], **OPTIONS}
 )
 
 
@@ -58,41 +58,14 @@ def read_plan(overrides: Sequence[str]) -> PlanConfig:
             way_out = f"give {key}=NAME, one of {', '.join(presets.names(key))}"
             refuse(COMMAND, f"no {key}", f"a plan is for one {key}", way_out)
     presets.read("cluster", chosen["cluster"])
-    folder = _folder(chosen["model"], parsed)
-    lines = [str(one.input_line) for one in parsed if folder is None or not one.key_or_group.startswith("model")]
-    if folder is not None:  # whose shape takes the place of a preset's
-        lines.append(f"model={presets.names('model')[0]}")
-    values = compose_values(COMMAND, lines, typed=overrides)
-    model = parse_model(values["model"]).config if folder is None else _shape(folder)
-    return _checked(values, model)
-
-
-def _folder(name: str, parsed: Sequence[Override]) -> Path | None:
-    """The folder of Hugging Face that takes the place of a preset, if it is one.
-
-    Raises: ValueError for a name that is neither, or a field of a folder's model.
-    """
-    if name in presets.names("model"):
-        return None
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        rule, way_out = (
-            "neither a preset nor a folder",
-            f"choose one of {', '.join(presets.names('model'))}, or a folder",
-        )
-        refuse(COMMAND, f"model={name!r}", rule, way_out)
     for override in parsed:
-        if override.key_or_group.startswith("model."):
-            rule = "the folder says its model's shape"
-            refuse(COMMAND, str(override.input_line), rule, "leave it out, or change config.json")
-    return folder
-
-
-def _shape(folder: Path) -> ModelConfig:
-    """The model of a folder of Hugging Face; torch is loaded for it alone."""
-    from course_lib.training.pretrained import Pretrained
-
-    return Pretrained(folder).shape()
+        if override.key_or_group.startswith("cluster.device."):
+            way_out = f"choose cluster.device from {', '.join(presets.names('device'))}"
+            refuse(COMMAND, str(override.input_line), "a cluster's device is one of the presets", way_out)
+    folder = model_folder(COMMAND, chosen["model"], parsed)
+    lines = [str(one.input_line) for one in parsed] if folder is None else without_folder(parsed)
+    values = compose_values(COMMAND, lines, typed=overrides)
+    return _checked(values, shape_given(folder, values["model"]))
 
 
 def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
@@ -133,7 +106,7 @@ def _path(name: str, given: Any, suffix: str = "") -> Path | None:
     """Where results go."""
     if given is None:
         return None
-    path = Path(str(given)).expanduser()
+    path = path_given(COMMAND, name, given)
     if suffix and path.suffix != suffix:
         refuse(COMMAND, f"{name}={given!r}", "the plan is JSON", f"give {name}=NAME{suffix}")
     if not path.parent.is_dir():

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from course_lib.cli.compose import parse_overrides, refuse
+from course_lib.cli.compose import parse_overrides, path_given, refuse
 from course_lib.sim.predict import COLUMNS, factor_of, predict_rows
 from course_lib.sim.published import measured_runs, read_rows
 
@@ -26,10 +26,10 @@ def predict_command(overrides: Sequence[str]) -> int:
     for key, example in (("runs", "runs=FILE.json"), ("out", "out=FILE.csv")):
         if key not in asked:
             refuse(_COMMAND, f"without {key}", "runs are read from a file and predictions written to one", example)
-    rows = read_rows(Path(asked["runs"]), _COMMAND)
-    factor = _own_factor(Path(asked["calibrate"])) if "calibrate" in asked else 1.0
+    rows = read_rows(path_given(_COMMAND, "runs", asked["runs"]), _COMMAND)
+    factor = _own_factor(path_given(_COMMAND, "calibrate", asked["calibrate"])) if "calibrate" in asked else 1.0
     records = predict_rows(rows, factor=factor)
-    _write(Path(asked["out"]), records)
+    _write(path_given(_COMMAND, "out", asked["out"]), records)
     print(*_summary(records), sep="\n")
     print(f"written: {asked['out']}")
     return 0

@@ -11,6 +11,7 @@ from course_lib import presets
 from course_lib.cli import train_config, train_run
 from course_lib.cli.compose import parse_overrides, refuse, require_whole
 from course_lib.cli.train_config import TrainRun, read_train
+from course_lib.split import divisors
 
 COMMAND = "slurm"
 # What `sbatch` calls so, with hyphens; what is None is left to the cluster.
@@ -59,6 +60,7 @@ def read_job(overrides: Sequence[str]) -> Job:
     run = read_train([*train.values()], lambda ranks: _check_ranks(ranks, values))
     _check_nodes(run, values)
     train_run.check_shape(run)
+    train_run.check_weights(run)
     train_run.make_batches(run)
     return Job(name=name, values=values, run=run, overrides=tuple(overrides))
 
@@ -92,6 +94,6 @@ def _check_nodes(run: TrainRun, values: Mapping[str, Any]) -> None:
     """Ranks along tp are neighbours; they talk in every layer, and between nodes that is slow."""
     tp, per_node = run.parallel.tp, values["gpus_per_node"]
     if per_node % tp:
-        choices = [n for n in range(1, per_node + 1) if per_node % n == 0]
+        choices = divisors(per_node)
         rule = "ranks that share matrices talk in every layer, so one node has them all"
         refuse(COMMAND, f"tp={tp} on nodes of {per_node} GPUs", rule, f"choose tp in {choices}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,14 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
-from course_lib.config import ModelConfig, parse_model
+from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole, shown
+from course_lib.cli.model_given import model_folder, shape_given, without_folder
+from course_lib.config import ModelConfig
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.sweep.explore import EXPLORER, Exploration
 from course_lib.costs.sweep.grid import Grid
 from course_lib.hardware import Device
+from course_lib.units import is_number
 
 _COMMAND = "sweep"
 GROUPS: tuple[presets.Kind, ...] = ("model", "device")
@@ -64,26 +65,24 @@ def read_sweep(overrides: Sequence[str]) -> SweepConfig:
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
     parsed = parse_overrides(_COMMAND, "a sweep", overrides, keys=_KEYS, groups=GROUPS)
-    model = _chosen_model(parsed)
-    values = compose_values(_COMMAND, [_chosen(override, model) for override in parsed], typed=overrides)
-    if values["global_batch"] is None:
-        values["global_batch"] = _GLOBAL_BATCH.get(model, Exploration.global_batch)
-    return _checked(values, tuple(overrides))
-
-
-def _chosen_model(parsed: Iterable[Override]) -> str:
-    """The name of the preset of the model; each preset that is named is there."""
-    chosen: dict[str, Any] = {"convention": None}
-    for override in parsed:
-        key = override.key_or_group
-        chosen[key] = override.value()
-        if key in GROUPS:
-            presets.read(key, chosen[key])
+    chosen = {"convention": None, **{one.key_or_group: one.value() for one in parsed}}
+    if "device" in chosen:
+        presets.read("device", str(chosen["device"]))
     if "model" not in chosen:
-        way_out = f"give model=NAME, one of {', '.join(presets.names('model'))}"
+        way_out = f"give model=NAME, one of {', '.join(presets.names('model'))}, or a folder"
         refuse(_COMMAND, "no model", "a sweep is of one model", way_out)
-    name: str = chosen["model"]
-    return _EXPLORER_FILES.get(name, name) if chosen["convention"] == EXPLORER else name
+    folder = model_folder(_COMMAND, chosen["model"], parsed)
+    name = "" if folder is not None else str(chosen["model"])
+    if chosen["convention"] == EXPLORER:
+        name = _EXPLORER_FILES.get(name, name)
+    lines = without_folder(parsed) if folder is not None else [_chosen(override, name) for override in parsed]
+    values = compose_values(_COMMAND, lines, typed=overrides)
+    if values["global_batch"] is None:
+        values["global_batch"] = _GLOBAL_BATCH.get(name, Exploration.global_batch)
+    model = shape_given(folder, values["model"])
+    if folder is not None:
+        values["model"] = {"folder": str(folder)}
+    return _checked(values, model, tuple(overrides))
 
 
 def _chosen(override: Override, model: str) -> str:
@@ -91,7 +90,7 @@ def _chosen(override: Override, model: str) -> str:
     return f"model={model}" if override.key_or_group == "model" else str(override.input_line)
 
 
-def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
+def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, ...]) -> SweepConfig:
     """Each value of the right kind, then in its place."""
     for name in ("sequence", "global_batch"):
         require_whole(_COMMAND, name, values[name])
@@ -101,8 +100,9 @@ def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
         for value in values[axis] or ():
             require_whole(_COMMAND, axis, value)
     imbalance = values["token_imbalance"]
-    if type(imbalance) not in (int, float) or not isfinite(imbalance):
-        refuse(_COMMAND, f"token_imbalance={imbalance!r}", "token_imbalance is a number", "give token_imbalance >= 1")
+    if not is_number(imbalance):
+        given, rule = f"token_imbalance={shown(imbalance)}", "token_imbalance is a number"
+        refuse(_COMMAND, given, rule, "give token_imbalance >= 1")
     if values["convention"] not in (known := (EXPLORER, *CONVENTIONS)):
         refuse(
             _COMMAND, f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}"
@@ -110,7 +110,7 @@ def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
     device = _device(values["device"])
     axes: dict[str, Any] = {axis: values[axis] if values[axis] is None else tuple(values[axis]) for axis in _AXES}
     return SweepConfig(
-        model=parse_model(values["model"]).config,
+        model=model,
         device=device,
         exploration=Exploration(
             sequence=values["sequence"],
@@ -141,7 +141,7 @@ def _csv_path(out: Any) -> Path | None:
     """Where the table goes; the configuration lies beside it under the same name."""
     if out is None:
         return None
-    path = Path(str(out)).expanduser()
+    path = path_given(_COMMAND, "out", out)
     if path.suffix != ".csv":
         refuse(
             _COMMAND, f"out={out!r}", "the table is CSV, with its configuration beside it in .yaml", "give out=NAME.csv"

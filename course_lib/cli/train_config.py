@@ -15,7 +15,15 @@ from hydra.core.override_parser.types import Override
 
 from course_lib import presets
 from course_lib.cli import train_sharding
-from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
+from course_lib.cli.compose import (
+    compose_values,
+    parse_overrides,
+    path_given,
+    refuse,
+    require_number,
+    require_whole,
+    require_word,
+)
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.parallel.tensors.region import SequenceParallel
 from course_lib.ranks.places import check_world_size
@@ -55,6 +63,11 @@ OPTIONS: dict[str, Any] = {
     "checkpoint_every": "10min",  # or a number of steps; None: only at the end
 }
 KEYS = ("model", *OPTIONS)
+_WORDS = (  # one of a few each
+    *("engine", "strategy", "param_dtype", "offload", "policy"),
+    *("optimizer", "lr_schedule", "sequence_parallel", "schedule", "dtype"),
+)
+_MOST_INSTRUCTIONS = 2**20  # about as many a schedule has of a kind
 _POSITIVE = ("steps", "batch", "sequence")
 _DEGREES = ("dp", "pp", "tp")
 
@@ -126,7 +139,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
         rate=_rate(values),
         parallel=parallel,
         schedule=schedule,
-        text=None if values["text"] is None else Path(str(values["text"])).expanduser(),
+        text=None if values["text"] is None else path_given(COMMAND, "text", values["text"]),
         out=_folder(values["out"]),
         every=_every(values["checkpoint_every"]),
         values=values,
@@ -145,7 +158,7 @@ def _chosen(override: Override) -> str:
     """
     if override.key_or_group != "model" or (name := override.value()) in MODELS:
         return str(override.input_line)
-    folder = Path(str(name)).expanduser()
+    folder = path_given(COMMAND, "model", name)
     if not folder.is_dir():
         rule, way_out = "there is no such model, and no such folder", f"choose one of {', '.join(MODELS)}, or a folder"
         refuse(COMMAND, f"model={name!r}", rule, way_out)
@@ -165,6 +178,9 @@ def _model(values: Mapping[str, Any]) -> tuple[ModelConfig, Path | None]:
     if values["pp"] > 1:
         rule, way_out = "pipelines here are of the course's own decoder", "choose pp=1, with dp or tp"
         refuse(COMMAND, f"model={str(folder)!r} with pp={values['pp']}", rule, way_out)
+    if values["sequence_parallel"] is not None:
+        given = f"model={str(folder)!r} with sequence_parallel={values['sequence_parallel']}"
+        refuse(COMMAND, given, "the course's own decoder cuts the sequence between its blocks", "leave it out")
     return Pretrained(folder).shape(), folder
 
 
@@ -181,8 +197,10 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     if not 0 <= values["seed"] < 2**32:
         refuse(COMMAND, f"seed={values['seed']}", "a seed has 32 bits", "give 0 <= seed < 4294967296")
     for name in ("lr", "weight_decay", "max_norm"):
-        if type(values[name]) not in (int, float) and (name, values[name]) != ("max_norm", None):
-            refuse(COMMAND, f"{name}={values[name]!r}", f"{name} is a number", "write it without quotes and units")
+        if (name, values[name]) != ("max_norm", None):
+            require_number(COMMAND, name, values[name])
+    for name in _WORDS:
+        require_word(COMMAND, name, values[name])
     if type(values["recompute"]) is not bool:
         refuse(
             COMMAND, f"recompute={values['recompute']!r}", "layers do, or they do not", "give recompute=true or false"
@@ -241,6 +259,10 @@ def _pipeline(values: dict[str, Any]) -> Schedule | None:
         rule, way_out = "PyTorch's engine trains along dp and tp here", "choose engine=own, or pp=1"
         refuse(COMMAND, f"engine=torch with pp={pp}", rule, way_out)
     values |= {"schedule": name, "microbatches": pp, "stages_per_rank": 1 + (name == "interleaved"), **given}
+    if (entries := pp * values["microbatches"] * values["stages_per_rank"]) > _MOST_INSTRUCTIONS:
+        parts = f"pp={pp} x microbatches={values['microbatches']} x stages_per_rank={values['stages_per_rank']}"
+        rule = f"their lists would have {entries} forwards, and {_MOST_INSTRUCTIONS} can be listed"
+        refuse(COMMAND, parts, rule, "give fewer of them")
     schedule = make_schedule(name, pp, values["microbatches"], stages_per_rank=values["stages_per_rank"])
     if values["accumulation"] != 1:
         rule, way_out = "a pipeline accumulates over its micro-batches", "leave accumulation out, and give microbatches"
@@ -254,7 +276,9 @@ def _check_microbatches(batch: int, dp: int, microbatches: int) -> None:
     parts = dp * microbatches
     if batch % parts:
         pipelines = f" on {dp} pipelines" if dp > 1 else ""
-        way_out = f"give batch={(batch // parts + 1) * parts}, or microbatches that divide {batch / dp:g}"
+        way_out = f"give batch={(batch // parts + 1) * parts}"
+        if batch % dp == 0:
+            way_out += f", or microbatches that divide {batch // dp}"
         rule = "all micro-batches have equally many sequences"
         refuse(COMMAND, f"batch={batch} in {microbatches} micro-batches{pipelines}", rule, way_out)
 
@@ -282,7 +306,7 @@ def _folder(out: Any) -> Path | None:
     """Where the results go."""
     if out is None:
         return None
-    path = Path(str(out)).expanduser()
+    path = path_given(COMMAND, "out", out)
     if not path.parent.is_dir():
         refuse(COMMAND, f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
     return path

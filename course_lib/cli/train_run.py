@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import nn
 
 from course_lib import comm
@@ -28,7 +30,7 @@ from course_lib.parallel.tensors.styles import styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time
-from course_lib.training import series
+from course_lib.training import folder_check, series
 from course_lib.training.batches import Batches
 from course_lib.training.cadence import Cadence, any_asks
 from course_lib.training.loop import Step, tokens_of, train
@@ -36,7 +38,7 @@ from course_lib.training.pretrained import Pretrained
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import describe_text, load_text, read_text
-from course_lib.training.torch_techniques import check_parts, torch_replicate, torch_tensor
+from course_lib.training.torch_techniques import check_parts, check_vocabulary, torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
 
@@ -53,18 +55,35 @@ def make_batches(run: TrainRun) -> Batches:
 
     Raises: ValueError if the text is too short for that, not the expected one, or cannot be read.
     """
-    text = load_text() if run.text is None else read_text(run.text)
+    text = text_of(run)
     own = None if run.folder is None else Pretrained(run.folder).tokens_of(text.decode("utf-8", "replace"))
     tokens = tokens_of(text, run.model.vocab_size) if own is None else own
+    return batches_of(run, tokens)
+
+
+def text_of(run: TrainRun) -> bytes:
+    """What the run trains on.
+
+    Raises: ValueError if it is not the expected one, or cannot be read.
+    """
+    return load_text() if run.text is None else read_text(run.text)
+
+
+def batches_of(run: TrainRun, tokens: bytes | NDArray[np.integer]) -> Batches:
+    """These tokens cut as the run asks.
+
+    Raises: ValueError if they are too few for that.
+    """
     return Batches(text=tokens, batch_size=run.batch, sequence=run.sequence, seed=run.seed)
 
 
 def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
-    """Refuse what `check_shape` refuses, and a model whose states alone would take the machine down.
+    """Refuse what `check_shape` and `check_weights` refuse, and a model whose states would take the machine down.
 
     Raises: ValueError naming also the memory.
     """
     check_shape(run)
+    check_weights(run)
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize
@@ -87,6 +106,20 @@ def check_shape(run: TrainRun) -> None:
         _check_parts(run, model)
 
 
+def check_weights(run: TrainRun) -> None:
+    """Refuse a folder whose weights are not its model's; what is drawn, nobody has to look at.
+
+    Raises: ValueError naming files or tensors.
+    """
+    if run.folder is not None and reads_weights(run):
+        folder_check.check_weights(run.folder, train_model.on_meta(run))
+
+
+def reads_weights(run: TrainRun) -> bool:
+    """Whether it begins with a folder's weights."""
+    return run.folder is not None and Pretrained(run.folder).has_weights
+
+
 def _check_stages(run: TrainRun, layers: int) -> None:
     """Refuse more stages than layers; a decoder's embedding and its head are layers too."""
     assert run.schedule is not None
@@ -99,10 +132,11 @@ def _check_stages(run: TrainRun, layers: int) -> None:
 
 def _check_parts(run: TrainRun, model: nn.Module) -> None:
     """Refuse what the ranks along tp cannot share; `model`, which is cut to see it, has no numbers."""
-    layout = Layout(model, {AXIS: run.parallel.tp})
-    write_table(model, layout, styles_of(model, plan_for(model)))
+    layout, styles = Layout(model, {AXIS: run.parallel.tp}), styles_of(model, plan_for(model))
     if run.engine == "torch":
-        check_parts(layout)
+        check_vocabulary(styles)
+        check_parts(model, styles, run.parallel.tp)
+    write_table(model, layout, styles)
 
 
 def numbers_needed(run: TrainRun, ranks_here: int) -> int:

@@ -17,6 +17,7 @@ from course_lib.parallel.sharding.wrapping import (
     by_block_group,
     size_based,
 )
+from course_lib.split import divisors
 from course_lib.training.setup import Technique
 from course_lib.training.sharding import check_strategy, fully_shard, parts_of, zero
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
@@ -108,8 +109,9 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     if stage == 3:
         check_strategy(COMMAND, strategy, shards)
     if shards is not None and (shards < 1 or dp % shards):
-        fitting = [n for n in range(1, dp + 1) if dp % n == 0]
-        _refuse(f"shards={shards} with dp={dp}", "every copy has equally many ranks", f"choose shards in {fitting}")
+        _refuse(
+            f"shards={shards} with dp={dp}", "every copy has equally many ranks", f"choose shards in {divisors(dp)}"
+        )
 
 
 def _complete_policy(values: dict[str, Any]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, get_args
 
 from course_lib.errors import four_parts
+from course_lib.split import divisors
 
 Positions = Literal["rotary", "learned"]
 Norm = Literal["rms", "layer", "layer_unweighted"]
@@ -23,6 +25,15 @@ _SIZES = (
     "n_experts",
     "experts_per_token",
 )
+
+
+_SIZE = 2**31
+_MOST = {  # what is beyond cannot be counted, built or drawn in any time
+    **dict.fromkeys(("hidden_size", "n_heads", "n_kv_heads", "ffn_size", "vocab_size", "max_sequence"), _SIZE),
+    **dict.fromkeys(("head_dim", "shared_ffn_size", "dense_ffn_size", "window"), _SIZE),
+    "n_layers": 2**12,
+    "n_experts": 2**16,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +97,10 @@ class ModelConfig:
         for field in _SIZES:
             if getattr(self, field) < 1:
                 self._refuse(f"{field}={getattr(self, field)}", "sizes are positive", f"give {field} >= 1")
+        for field, most in _MOST.items():
+            if (getattr(self, field) or 0) > most:
+                rule = "no model that can be trained has so many"
+                self._refuse(f"{field} of {len(str(most))} digits or more", rule, f"give {field} <= {most}")
         self._require_positive("rotary_base", self.rotary_base)
         self._require_positive("norm_eps", self.norm_eps)
         self._require_positive("clip_qkv", 1.0 if self.clip_qkv is None else self.clip_qkv)
@@ -143,13 +158,13 @@ class ModelConfig:
             self._refuse(f"sequence={sequence}", rule, f"give sequence <= {self.max_sequence}")
 
     def _require_positive(self, field: str, value: float) -> None:
-        if not value > 0:
+        if not 0 < value < inf:
             self._refuse(f"{field}={value}", f"{field} is positive", f"give {field} > 0")
 
     def _require_divides(self, part: str, whole: str) -> None:
         parts, size = getattr(self, part), getattr(self, whole)
         if size % parts:
-            choices = [n for n in range(1, 2 * parts) if size % n == 0]
+            choices = [n for n in divisors(size) if n < 2 * parts]
             self._refuse(f"{part}={parts}", f"{part} divides {whole}={size}", f"choose {part} in {choices}")
 
     def _require_choice(self, field: str, value: str, choices: tuple[str, ...]) -> None:

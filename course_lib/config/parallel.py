@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
+from typing import Literal
 
 from course_lib.config.model import ModelConfig
 from course_lib.errors import four_parts
+from course_lib.split import divisors
 
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
+Piece = Literal["embedding", "attention", "ffn", "experts", "shared_ffn", "head"]  # of a model, cut along tp as one
+CUT_IN_ALL: frozenset[Piece] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,38 +57,64 @@ class ParallelConfig:
 
         Raises: ValueError naming the choices.
         """
-        if model.n_heads % self.tp:
-            _refuse_divisor("tp", self.tp, "n_heads", model.n_heads)
-        kv, heads = model.n_kv_heads, model.n_heads
-        if kv % self.tp and self.tp % kv:
-            choices = [n for n in range(1, heads + 1) if heads % n == 0 and (kv % n == 0 or n % kv == 0)]
-            rule = f"of tp and n_kv_heads={kv} one divides the other"
-            _refuse(f"tp={self.tp}", rule, f"choose tp in {choices}")
+        self._check_heads(model, _tp_choices(model, widths=False))
 
-    def check(self, model: ModelConfig, *, sequence: int | None = None) -> None:
+    def check(self, model: ModelConfig, *, sequence: int | None = None, whole: Set[Piece] = CUT_IN_ALL) -> None:
         """Refuse what does not divide, and a sequence that the model has no positions for.
 
-        Raises: ValueError naming what is too large or does not divide, and the choices.
+        What is `whole` on every rank along tp has nothing to divide.
+        Raises: ValueError naming what is too large or does not divide, and the choices that no other rule forbids.
         """
         if sequence is not None:
             model.check_sequence(sequence)
-        self.check_heads(model)
-        for field in ("ffn_size", "shared_ffn_size", "dense_ffn_size"):
-            if (getattr(model, field) or 0) % self.tp:
-                _refuse_divisor("tp", self.tp, field, getattr(model, field))
+        each = sequence // self.cp if sequence is not None and self.sequence_parallel else 0
+        choices = [n for n in _tp_choices(model, whole=whole) if each % n == 0]
+        if "attention" not in whole:
+            self._check_heads(model, choices)
+        for name, size in (tp_widths(model, whole) | {"sequence/cp": each}).items():
+            if size % self.tp:
+                _refuse_divisor("tp", self.tp, name, size, choices)
         if model.n_layers % self.pp:
             _refuse_divisor("pp", self.pp, "n_layers", model.n_layers)
         if model.n_experts % self.ep:
-            _refuse_divisor("ep", self.ep, "n_experts", model.n_experts)
+            choices = [n for n in divisors(model.n_experts) if self.dp % n == 0]
+            _refuse_divisor("ep", self.ep, "n_experts", model.n_experts, choices)
         if sequence is not None and sequence % self.cp:
             _refuse_divisor("cp", self.cp, "sequence", sequence)
-        if sequence is not None and self.sequence_parallel and sequence // self.cp % self.tp:
-            _refuse_divisor("tp", self.tp, "sequence/cp", sequence // self.cp)
+
+    def _check_heads(self, model: ModelConfig, choices: list[int]) -> None:
+        kv = model.n_kv_heads
+        if model.n_heads % self.tp:
+            _refuse_divisor("tp", self.tp, "n_heads", model.n_heads, choices)
+        if kv % self.tp and self.tp % kv:
+            _refuse(f"tp={self.tp}", f"of tp and n_kv_heads={kv} one divides the other", f"choose tp in {choices}")
 
 
-def _refuse_divisor(degree: str, parts: int, whole: str, size: int) -> None:
-    choices = [n for n in range(1, 2 * parts) if size % n == 0]
-    _refuse(f"{degree}={parts}", f"{degree} divides {whole}={size}", f"choose {degree} in {choices}")
+def tp_widths(model: ModelConfig, whole: Set[Piece] = CUT_IN_ALL) -> dict[str, int]:
+    """What tensor parallelism cuts beside heads: the inner sizes of feed-forward blocks, by field."""
+    ffn: Piece = "ffn" if model.n_experts == 1 else "experts"
+    sizes: dict[str, tuple[Piece, int | None]] = {
+        "ffn_size": (ffn, model.ffn_size),
+        "shared_ffn_size": ("shared_ffn", model.shared_ffn_size),
+        "dense_ffn_size": ("ffn", model.dense_ffn_size),
+    }
+    return {name: size for name, (piece, size) in sizes.items() if size and piece not in whole}
+
+
+def _tp_choices(model: ModelConfig, *, widths: bool = True, whole: Set[Piece] = CUT_IN_ALL) -> list[int]:
+    """Every number of ranks at which all rules of tensor parallelism hold at once; `widths` are cut evenly."""
+    kv, most = model.n_kv_heads, max(model.n_heads, 1)
+    sizes = tp_widths(model, whole).values() if widths else ()
+    if "attention" in whole:
+        return [n for n in divisors(min(sizes, default=most)) if all(size % n == 0 for size in sizes)]
+    heads = [n for n in divisors(model.n_heads) if kv % n == 0 or n % kv == 0]
+    return [n for n in heads if all(size % n == 0 for size in sizes)]
+
+
+def _refuse_divisor(degree: str, parts: int, whole: str, size: int, choices: list[int] | None = None) -> None:
+    """`choices` are those that no other rule forbids; the far larger ones are not told."""
+    near = [n for n in choices or divisors(size) if n < 2 * parts]
+    _refuse(f"{degree}={parts}", f"{degree} divides {whole}={size}", f"choose {degree} in {near}")
 
 
 def _refuse(values: str, rule: str, way_out: str) -> None:

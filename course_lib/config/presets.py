@@ -10,6 +10,7 @@ from typing import Any, get_args
 from course_lib import presets
 from course_lib.config.model import Bias, LatentAttention, ModelConfig
 from course_lib.errors import four_parts
+from course_lib.units import is_number
 
 _FIELDS = {field.name: field for field in fields(ModelConfig)}
 _LISTS = {"biases": f"some of {', '.join(get_args(Bias))}", "uncomputed": "settings in words"}
@@ -18,6 +19,7 @@ _KINDS: dict[str, tuple[type, str]] = {  # of the fields that a file can spoil s
     "int": (int, "a whole number"),
     "int | None": (int, "a whole number"),
     "bool": (bool, "true or false"),
+    "str": (str, "a text"),
     "float": (float, "a number with a point"),  # YAML reads 1e-5 as text, 1.0e-5 as a number
     "float | None": (float, "a number with a point"),
 }
@@ -76,7 +78,8 @@ def _parse_latent(values: Any) -> LatentAttention:
     Raises: ValueError unless they are just these, each a whole number.
     """
     names = [field.name for field in fields(LatentAttention)]
-    if not isinstance(values, Mapping) or {*values} != {*names} or any(type(n) is bool for n in values.values()):
+    sound = isinstance(values, Mapping) and {*values} == {*names}
+    if not sound or any(type(n) is not int and (name, n) != ("query_rank", None) for name, n in values.items()):
         rule, way_out = f"latent has the numbers {', '.join(names)}", "give each of them"
         raise ValueError(four_parts("model preset", f"latent={values!r}", rule, way_out))
     return LatentAttention(**values)
@@ -89,10 +92,12 @@ def _check_keys(shape: Mapping[str, Any]) -> None:
             way_out = f"choose from {', '.join(_FIELDS)}"
             raise ValueError(four_parts(what, f"key {key!r}", "not a field of ModelConfig", way_out))
         kind, words = _KINDS.get(str(_FIELDS[key].type), (object, ""))
-        if kind is not object and type(value) is not kind:
+        if value is None and str(_FIELDS[key].type).endswith("| None"):
+            continue
+        if kind is not object and (type(value) is not kind or (kind is float and not is_number(value))):
             way_out = "write it without quotes and units"
             raise ValueError(four_parts(what, f"{key}={value!r}", f"{key} is {words}", way_out))
-        if key in _LISTS and not isinstance(value, list | tuple):
+        if key in _LISTS and not (isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)):
             way_out = f"list {_LISTS[key]}, or none"
             raise ValueError(four_parts(what, f"{key}={value!r}", f"{key} is a list", way_out))
     missing = [name for name, field in _FIELDS.items() if field.default is MISSING and name not in shape]

@@ -11,6 +11,9 @@ from course_lib import presets
 from course_lib.errors import four_parts
 from course_lib.hardware.devices import Device, load_device
 from course_lib.hardware.links import Link
+from course_lib.units import is_number
+
+_MOST = 2**20  # nodes, and GPUs of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,11 @@ def parse_cluster(values: Mapping[str, Any]) -> ClusterSpec:
     for field in ("n_nodes", "gpus_per_node"):
         if type(found[field]) is not int:
             _refuse(f"{field}={found[field]!r}", f"{field} is of whole numbers", "write it without quotes and units")
+        if found[field] > _MOST:
+            _refuse(f"{field} > {_MOST}", "no cluster has so many", f"give {field} <= {_MOST}")
+    if not isinstance(found["device"], str):
+        way_out = f"name one of {', '.join(presets.names('device'))}"
+        _refuse(f"device={found['device']!r}", "a cluster's device is one of the presets", way_out)
     found["device"] = load_device(found["device"])
     links = {place: _link(place, found[place]) for place in ("inside", "between")}
     return ClusterSpec(**found | links)
@@ -81,7 +89,8 @@ def _link(place: str, values: Any) -> Link:
         _refuse(f"{place}={values!r}", "a link has fields", f"give one, as {place}.bandwidth_bytes_per_s=50.0e+9")
     _check_keys(values, Link)
     for field in ("alpha_s", "bandwidth_bytes_per_s"):
-        if type(values[field]) not in (int, float):
+        value = values[field]
+        if type(value) not in (int, float) or (type(value) is int and not is_number(value)):
             given = f"{place}.{field}={values[field]!r}"
             _refuse(given, f"{field} is a number", "write it without quotes and units, as 50.0e+9")
     return Link(**values)
@@ -92,6 +101,8 @@ def _check_keys(values: Mapping[str, Any], kind: type[ClusterSpec] | type[Link])
     for name in values:
         if name not in names:
             _refuse(f"key {name!r}", f"not a field of {kind.__name__}", f"choose from {', '.join(names)}")
+    if missing := [name for name in names if name not in values]:
+        _refuse(f"without {', '.join(missing)}", f"a {kind.__name__} has them", "give each of them")
 
 
 def _refuse(values: str, rule: str, way_out: str) -> NoReturn:

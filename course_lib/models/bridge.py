@@ -146,6 +146,16 @@ def links_of(model: nn.Module, names: Iterable[str]) -> list[Link]:
     return [Link(theirs=name.removeprefix(prefix), ours=(name,)) for name in names]
 
 
+def ties_of(model: nn.Module, first_name: Mapping[str, str]) -> dict[str, str]:
+    """Theirs by another name -> by the first, of what is tied; `first_name` has all names of ours."""
+    tied = {name: first for name, first in first_name.items() if name != first}
+    if isinstance(model, Decoder):
+        theirs = {link.ours[0]: link.theirs for link in links(model.config)}
+        return dict.fromkeys(["lm_head.weight"], theirs[next(iter(tied.values()))]) if tied else {}
+    prefix = "model." if isinstance(model, Logits) else ""
+    return {name.removeprefix(prefix): first.removeprefix(prefix) for name, first in tied.items()}
+
+
 def config_of_theirs(model: nn.Module) -> Any:
     """The configuration with which `transformers` builds the model; None if it has no such model.
 

@@ -12,9 +12,17 @@ from typing import Any
 from course_lib.config import ModelConfig
 from course_lib.config.model import Bias, LatentAttention
 from course_lib.errors import four_parts
+from course_lib.units import is_number
 
 GPT2_BIASES: tuple[Bias, ...] = ("qkv", "attention_output", "ffn")
 OLMO_EPS = 1e-5  # fixed in their code
+_WHOLE = (  # fields of any family that are sizes or counts
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("vocab_size", "num_experts_per_tok", "num_local_experts", "num_experts", "n_routed_experts"),
+    *("moe_intermediate_size", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *("first_k_dense_replace", "n_shared_experts", "n_embd", "n_layer", "n_head", "n_positions"),
+)
+_FLOATS = ("rms_norm_eps", "layer_norm_epsilon")
 _OURS: dict[str, object] = {  # what our decoder computes, of settings that change no count
     "hidden_activation": "silu",
     "activation_function": "gelu_new",
@@ -31,9 +39,22 @@ def config_of(theirs: Any) -> ModelConfig:
     Raises: ValueError for a family that is not read here, or for a setting of one that our shape cannot say.
     """
     check_family(theirs.model_type)
+    _check_numbers(theirs)
     read = _FAMILIES[theirs.model_type]
     name = theirs.name_or_path or f"transformers {theirs.model_type}"
     return ModelConfig(name=name, **read(theirs), **_window(theirs), uncomputed=tuple(_uncomputed(theirs)))
+
+
+def _check_numbers(theirs: Any) -> None:
+    """Refuse a size that is null, or of another kind: it says nothing about how large the model is."""
+    rope = getattr(theirs, "rope_parameters", None)
+    bases = {} if theirs.model_type == "gpt2" else {"rope_theta": (rope or {}).get("rope_theta")}
+    found = {name: getattr(theirs, name) for name in (*_WHOLE, *_FLOATS) if hasattr(theirs, name)} | bases
+    for name, value in found.items():
+        kind = "a whole number" if name in _WHOLE else "a number"
+        if not is_number(value) or (name in _WHOLE and (type(value) is not int or value < 0)):
+            values, way_out = f"{theirs.model_type} with {name}={value!r}", f"give config.json {name}"
+            raise ValueError(four_parts("config_of", values, f"{name} is {kind}", way_out))
 
 
 def check_family(model_type: str | None) -> None:
@@ -74,14 +95,20 @@ def _uncomputed(theirs: Any) -> Iterator[str]:
 
 
 def _llama(theirs: Any) -> dict[str, Any]:
-    """What nearly all families have, and the biases that Llama's configuration can switch on."""
+    """What nearly all families have, without a bias: of the same settings some read one, and others do not."""
     _require(theirs, hidden_act="silu")
-    return {**_decoder(theirs), "biases": _biases(theirs)}
+    return _decoder(theirs)
+
+
+def _with_biases(theirs: Any) -> dict[str, Any]:
+    """Llama alone reads both settings."""
+    ffn: tuple[Bias, ...] = ("ffn",) if theirs.mlp_bias else ()
+    return {**_llama(theirs), "biases": (*_attention_biases(theirs), *ffn)}
 
 
 def _decoder(theirs: Any) -> dict[str, Any]:
     head_dim = getattr(theirs, "head_dim", None)
-    usual = theirs.hidden_size / theirs.num_attention_heads
+    usual = theirs.hidden_size / max(1, theirs.num_attention_heads)
     return {
         "hidden_size": theirs.hidden_size,
         "n_layers": theirs.num_hidden_layers,
@@ -97,9 +124,8 @@ def _decoder(theirs: Any) -> dict[str, Any]:
     }
 
 
-def _biases(theirs: Any) -> tuple[Bias, ...]:
-    attention: tuple[Bias, ...] = ("qkv", "attention_output") if getattr(theirs, "attention_bias", False) else ()
-    return (*attention, "ffn") if getattr(theirs, "mlp_bias", False) else attention
+def _attention_biases(theirs: Any) -> tuple[Bias, ...]:
+    return ("qkv", "attention_output") if theirs.attention_bias else ()
 
 
 def _qwen2(theirs: Any) -> dict[str, Any]:
@@ -108,7 +134,7 @@ def _qwen2(theirs: Any) -> dict[str, Any]:
 
 
 def _qwen3(theirs: Any) -> dict[str, Any]:
-    return {**_llama(theirs), "qk_norm": "head"}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), "qk_norm": "head"}
 
 
 def _mixtral(theirs: Any) -> dict[str, Any]:
@@ -127,20 +153,22 @@ def _experts(theirs: Any, many: str) -> dict[str, Any]:
 
 def _gemma2(theirs: Any) -> dict[str, Any]:
     _require(theirs, hidden_activation="gelu_pytorch_tanh")  # gated all the same
-    return {**_decoder(theirs), "biases": _biases(theirs), "norms_per_layer": 4}
+    return {**_decoder(theirs), "biases": _attention_biases(theirs), "norms_per_layer": 4}
 
 
 def _olmo(theirs: Any) -> dict[str, Any]:
-    return {**_llama(theirs), "norm": "layer_unweighted", "clip_qkv": theirs.clip_qkv}
+    plain = {"norm": "layer_unweighted", "clip_qkv": theirs.clip_qkv}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), **plain}
 
 
 def _olmo2(theirs: Any) -> dict[str, Any]:
     """Its norms stand after the blocks; there are as many."""
-    return {**_llama(theirs), "qk_norm": "full"}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), "qk_norm": "full"}
 
 
 def _olmoe(theirs: Any) -> dict[str, Any]:
-    return {**_llama(theirs), **_experts(theirs, "num_experts"), "qk_norm": "full", "clip_qkv": theirs.clip_qkv}
+    normed = {"qk_norm": "full", "clip_qkv": theirs.clip_qkv}
+    return {**_llama(theirs), "biases": _attention_biases(theirs), **_experts(theirs, "num_experts"), **normed}
 
 
 def _deepseek_v2(theirs: Any) -> dict[str, Any]:
@@ -186,7 +214,7 @@ def _gpt2(theirs: Any) -> dict[str, Any]:
 
 
 _FAMILIES: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "llama": _llama,
+    "llama": _with_biases,
     "mistral": _llama,
     "mixtral": _mixtral,
     "qwen2": _qwen2,

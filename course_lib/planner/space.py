@@ -18,6 +18,7 @@ from course_lib.split import divisors
 
 _Array = Any  # of whole numbers, or of yes and no
 _Broken = dict[str, _Array]  # by rule, which combinations break it
+_MOST = 2**20  # of any axis: products of three are still whole numbers to numpy
 _INTERLEAVED = SCHEDULES.index("interleaved")
 
 
@@ -72,9 +73,9 @@ class Space:
             legal = known.get(field.name) or (range(4) if field.name == "zero_stage" else None)
             if values is None and field.default is None:
                 continue
-            wrong = [v for v in values if (v not in legal if legal else type(v) is not int or v < 1)]
+            wrong = [v for v in values if (v not in legal if legal else type(v) is not int or not 1 <= v <= _MOST)]
             if wrong or not values:
-                choices = f"from {', '.join(map(str, legal))}" if legal else "whole numbers from 1"
+                choices = f"from {', '.join(map(str, legal))}" if legal else f"whole numbers from 1 to {_MOST}"
                 rule = f"{field.name} takes one or several {choices}"
                 raise ValueError(four_parts("plan", f"{field.name}={values}", rule, f"choose {choices}"))
         if set(self.schedule) == {"interleaved"} and max(self.stages_per_rank) == 1:

@@ -55,8 +55,11 @@ class Pretrained:
         """
         import transformers
 
-        with device, parameters_on_meta():
-            return Logits(transformers.AutoModelForCausalLM.from_config(self._theirs, dtype=dtype))
+        try:
+            with device, parameters_on_meta():
+                return Logits(transformers.AutoModelForCausalLM.from_config(self._theirs, dtype=dtype))
+        except Exception as error:  # whatever its code stumbles over in a configuration that it has taken
+            self._refuse(f"transformers builds no model of its {_CONFIG} ({_first_line(error)})", "mend the value")
 
     def rule(self) -> Callable[[str, Tensor], None]:
         """Fills one of the model's weights as theirs begin, by its name: for `initial.drawn`.

@@ -13,7 +13,6 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -24,15 +23,14 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import four_parts
-from course_lib.models.bridge import Link, config_of_theirs, links_of
+from course_lib.models.bridge import Link, config_of_theirs
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import own_part
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.checksums import SUMS, check_sums, write_sums
+from course_lib.training.folder_check import FILE, INDEX, FolderProblem, Wanted, Weights
 from course_lib.training.trainer import Trainer
 
-_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_NEEDLESS = ("lm_head.weight", "rotary_emb.inv_freq")  # a tied head's second name; angles that are computed
 _LARGEST_BYTES = 5 * 10**9  # of a file, as theirs
 _WORDS = {  # of the format
     torch.float64: "F64",
@@ -53,18 +51,18 @@ def load_safetensors(trainer: Trainer, folder: str | Path) -> None:
     Raises: ValueError, the same on all ranks, if files or tensors are missing, truncated, too many, or of other shapes;
         where `save_safetensors` wrote them, also if a file was altered.
     """
-    problem, folder = "", Path(folder)
+    problem: Exception | None = None
+    folder = Path(folder)
     if (folder / SUMS).exists():
         check_sums("load_safetensors", folder, trainer.local.everyone)
     try:
-        with _Checkpoint(folder) as source, torch.no_grad():
-            source.check_names([link.theirs for link in _links(trainer)])
+        with Weights(folder) as source, torch.no_grad():
+            source.check(_wanted(trainer))
             for link, name, numbers in _own(trainer):
-                source.read(trainer, link, name, numbers)
+                _read(source, trainer, link, name, numbers)
     except (OSError, ValueError) as error:
-        problem = " ".join(str(error).split())
-    rule, way_out = "a checkpoint has just the model's tensors", "give the folder of a model with this very config"
-    agreement.no_problem("load_safetensors", problem, rule, way_out, trainer.local.everyone, compare=True)
+        problem = error
+    _agree(problem, trainer)
     trainer.engine.ends.updated()
 
 
@@ -94,15 +92,16 @@ def save_safetensors(trainer: Trainer, folder: str | Path, *, largest_bytes: int
     on_first_rank(lambda: os.rename(unfinished, folder), everyone)
 
 
-def _links(trainer: Trainer) -> list[Link]:
-    places = trainer.local.layout.places
-    return links_of(trainer.skeleton, [name for name in places if name in trainer.persistent])
+def _wanted(trainer: Trainer) -> Wanted:
+    layout = trainer.local.layout
+    shapes = {name: place.shape for name, place in layout.places.items() if name in trainer.persistent}
+    return Wanted(trainer.skeleton, shapes, layout.first_name)
 
 
 def _own(trainer: Trainer) -> Iterator[tuple[Link, str, Tensor]]:
     """What this rank has, with the tensor of theirs that it is part of."""
     here = {**trainer.local.parameters, **trainer.local.buffers}
-    for link in _links(trainer):
+    for link in _wanted(trainer).links:
         for name in link.ours:
             if name in here:
                 yield link, name, own_part(here[name].detach())
@@ -111,56 +110,20 @@ def _own(trainer: Trainer) -> Iterator[tuple[Link, str, Tensor]]:
 # --- reading ---
 
 
-class _Checkpoint:
-    """A folder of theirs; its files are opened when something of them is read."""
+def _agree(problem: Exception | None, trainer: Trainer) -> None:
+    """Raise the same ValueError on all ranks if one of them has a problem."""
+    parts = problem.parts if isinstance(problem, FolderProblem) else (str(problem), "it is read", "copy it once more")
+    mine = None if problem is None else four_parts("load_safetensors", *parts)
+    if found := [text for text in agreement.gathered(mine, trainer.local.everyone) if text]:
+        raise ValueError(found[0])
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._open, self._files = folder, ExitStack(), dict[str, Any]()
-        self.file_of = self._where()
 
-    def __enter__(self) -> _Checkpoint:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def _where(self) -> dict[str, str]:
-        """By tensor, its file."""
-        if (index := self.folder / _INDEX).exists():
-            try:
-                return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-            except (ValueError, KeyError, TypeError):
-                raise ValueError(f"{index} is no index") from None
-        return dict.fromkeys(self._file(_FILE).keys(), _FILE)
-
-    def _file(self, name: str) -> Any:
-        from safetensors import SafetensorError, safe_open
-
-        if name not in self._files:
-            path = self.folder / name
-            if not path.exists():
-                raise ValueError(f"no {path}")
-            try:
-                self._files[name] = self._open.enter_context(safe_open(path, "pt"))
-            except SafetensorError as error:
-                raise ValueError(f"{path} is truncated or altered ({error})") from None
-        return self._files[name]
-
-    def check_names(self, expected: Sequence[str]) -> None:
-        """Refuse what is missing or too many."""
-        extra = [name for name in self.file_of if name not in expected and not name.endswith(_NEEDLESS)]
-        for what, names in (("misses", [n for n in expected if n not in self.file_of]), ("also has", extra)):
-            if names:
-                raise ValueError(f"{self.folder} {what} {agreement.listing(names)}")
-
-    def read(self, trainer: Trainer, link: Link, name: str, numbers: Tensor) -> None:
-        """Fill this rank's part of a tensor."""
-        theirs, layout = self._file(self.file_of[link.theirs]).get_slice(link.theirs), trainer.local.layout
-        shape = layout.places[name].shape
-        if (found := tuple(theirs.get_shape())) != (wanted := link.shape_of_theirs(shape)):
-            raise ValueError(f"{self.folder} has {link.theirs} of shape {found}, the model of {wanted}")
-        for box, part in layout.in_boxes(name, numbers, trainer.local.at):
-            part.copy_(link.as_ours(theirs[_slices(link.box_in_theirs(name, shape, *box))]))
+def _read(source: Weights, trainer: Trainer, link: Link, name: str, numbers: Tensor) -> None:
+    """Fill this rank's part of a tensor."""
+    theirs, layout = source.slice_of(link.theirs), trainer.local.layout
+    shape = layout.places[name].shape
+    for box, part in layout.in_boxes(name, numbers, trainer.local.at):
+        part.copy_(link.as_ours(theirs[_slices(link.box_in_theirs(name, shape, *box))]))
 
 
 def _slices(box: tuple[Sequence[int], Sequence[int]]) -> Any:
@@ -191,7 +154,7 @@ def _tensors(trainer: Trainer) -> dict[str, _Stored]:
     local = trainer.local
     found = {
         link.theirs: _Stored(local.dtypes[link.ours[0]], link.shape_of_theirs(local.layout.places[link.ours[0]].shape))
-        for link in _links(trainer)
+        for link in _wanted(trainer).links
     }
     return dict(sorted(found.items(), key=lambda item: -item[1].dtype.itemsize))
 
@@ -207,7 +170,7 @@ def _files(tensors: Mapping[str, _Stored], largest_bytes: int) -> dict[str, dict
         rows[-1][name] = _Stored(x.dtype, x.shape, end)
         end += x.nbytes
     if len(rows) == 1:
-        return {_FILE: rows[0]}
+        return {FILE: rows[0]}
     return {f"model-{number:05}-of-{len(rows):05}.safetensors": row for number, row in enumerate(rows, 1)}
 
 
@@ -255,7 +218,7 @@ def _describe(trainer: Trainer, folder: Path, files: _Files) -> None:
         size = sum(x.nbytes for row in files.values() for x in row.values())
         where = {name: file for file, row in files.items() for name in row}
         index = {"metadata": {"total_size": size}, "weight_map": where}
-        (folder / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
     if (config := config_of_theirs(trainer.skeleton)) is not None:
         config.dtype = next(x.dtype for row in files.values() for x in row.values())
         config.save_pretrained(folder)

@@ -58,9 +58,7 @@ def train_tokenizer(text: bytes, vocab_size: int) -> BytePairTokenizer:
     Raises: ValueError for a vocabulary without room for the bytes or beyond 16 bits, or a text with too few pairs.
     Source: Sennrich et al. 2016; Radford et al. 2019 (bytes).
     """
-    if not BYTES <= vocab_size <= 2**16:
-        rule, way_out = "it holds the 256 bytes, and 16 bits hold its numbers", f"choose {BYTES} to {2**16}"
-        raise ValueError(four_parts("train_tokenizer", f"vocab_size={vocab_size}", rule, way_out))
+    check_vocabulary(vocab_size)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -72,6 +70,16 @@ def train_tokenizer(text: bytes, vocab_size: int) -> BytePairTokenizer:
         way_out = f"give a longer text or vocab_size <= {tokenizer.get_vocab_size()}"
         raise ValueError(four_parts("train_tokenizer", values, "the text has too few different words", way_out))
     return BytePairTokenizer(tokenizer)
+
+
+def check_vocabulary(vocab_size: int) -> None:
+    """Refuse what no text can give.
+
+    Raises: ValueError for a vocabulary without room for the bytes or beyond 16 bits.
+    """
+    if not BYTES <= vocab_size <= 2**16:
+        rule, way_out = "it holds the 256 bytes, and 16 bits hold its numbers", f"choose {BYTES} to {2**16}"
+        raise ValueError(four_parts("train_tokenizer", f"vocab_size={vocab_size}", rule, way_out))
 
 
 def load_tokens(text: bytes, vocab_size: int, cache: Path = CACHE) -> tuple[BytePairTokenizer, NDArray[np.uint16]]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.data import replicate as broadcast
 from course_lib.parallel.table import meta
-from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.local import own_part
 from course_lib.parallel.tensors.cutting import AXIS, write_table
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.region import SequenceParallel
 from course_lib.parallel.tensors.roles import causal_model
-from course_lib.parallel.tensors.styles import Style, styles_of
+from course_lib.parallel.tensors.styles import Style, head_size_of, styles_of
+from course_lib.split import divisors
 from course_lib.training import step as steps
 from course_lib.training.setup import Setup, Technique
 from course_lib.training.torch_plan import parallel_plan
@@ -82,8 +83,8 @@ def torch_tensor(*, sequence_parallel: SequenceParallel | None = None) -> Techni
         setup.begin("tensor", AXIS)
         local, model = setup.local, setup.model
         styles = _styles_of(setup)
+        check_parts(model, styles, local.size(AXIS))
         write_table(setup.skeleton, local.layout, {name: s for name, s in styles.items() if s not in _WHOLE})
-        check_parts(local.layout)
         broadcast.broadcast_state(model, local.group(AXIS), local.name_of(**{**local.at, AXIS: 0}))
         _parallelize(setup, parallel_plan(model, styles, sequence_parallel=sequence_parallel is not None))
         _compute_loss_of_parts(setup)
@@ -101,25 +102,39 @@ def _styles_of(setup: Setup) -> dict[str, Style]:
         rule, way_out = "the stages here pass tensors of their own, not PyTorch's", "apply tensor(), or choose pp=1"
         raise ValueError(four_parts("torch_tensor", f"pp={pp}", rule, way_out))
     styles = styles_of(model, plan_for(model))
-    if not {"vocabulary", "logits"} <= {*styles.values()}:
-        values, rule = "a plan that leaves the vocabulary whole", "PyTorch's loss is computed of parts of the logits"
-        raise ValueError(four_parts("torch_tensor", values, rule, "apply tensor(), which is engine=own"))
+    check_vocabulary(styles)
     return styles
 
 
-def check_parts(layout: Layout) -> None:
+def check_vocabulary(styles: Mapping[str, Style]) -> None:
+    """Raise the four-part error for a plan that cuts no logits."""
+    if not {"vocabulary", "logits"} <= {*styles.values()}:
+        values, rule = "a plan that leaves the vocabulary whole", "PyTorch's loss is computed of parts of the logits"
+        raise ValueError(four_parts("torch_tensor", values, rule, "apply tensor(), which is engine=own"))
+
+
+def check_parts(model: nn.Module, styles: Mapping[str, Style], tp: int) -> None:
     """Raise the four-part error for what PyTorch would cut otherwise than the table says, as `torch.chunk`, or copy."""
-    tp = layout.sizes[AXIS]
-    for name, place in layout.places.items():
-        if (shard := place.shard.get(AXIS)) is None:
-            continue
-        length, way_out = place.shape[shard.dim], "choose another tp, or apply tensor(), which is engine=own"
-        if shard.copies > 1:
-            values, rule = f"tp={tp}, {tp // shard.copies} heads in {name}", "PyTorch copies no heads"
-            raise ValueError(four_parts("torch_tensor", values, rule, way_out))
-        if length % tp:
-            values, rule = f"tp={tp}, dim {shard.dim} of {name} is {length}", "PyTorch's styles take parts of one size"
-            raise ValueError(four_parts("torch_tensor", values, rule, way_out))
+    parts = {name: _parts(model, name, style) for name, style in styles.items() if style not in _WHOLE}
+    uneven = [name for name, (size, _) in parts.items() if size % tp]
+    if uneven:
+        size, what = parts[uneven[0]]
+        choices = divisors(gcd(*(size for size, _ in parts.values())))
+        values, rule = (
+            f"tp={tp}, {size} {what} of {uneven[0]}",
+            "PyTorch's styles take parts of one size, and copy none",
+        )
+        way_out = f"choose tp in {choices}, or apply tensor(), which is engine=own"
+        raise ValueError(four_parts("torch_tensor", values, rule, way_out))
+
+
+def _parts(model: nn.Module, name: str, style: Style) -> tuple[int, str]:
+    """Into how many parts a module can be cut at most, and what they are."""
+    weight, head_size = model.get_submodule(name).get_parameter("weight"), None
+    if style == "column":
+        head_size = head_size_of(model.get_submodule(name.rpartition(".")[0]))
+    size = weight.shape[style == "row"]
+    return (size, "columns" if style == "row" else "rows") if head_size is None else (size // head_size, "heads")
 
 
 def _parallelize(setup: Setup, plan: Mapping[str, Any]) -> None:

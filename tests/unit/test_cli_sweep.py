@@ -152,7 +152,7 @@ def test_nothing_legal_says_which_rule_excluded_how_many(capsys):
     ("overrides", "message"),
     [
         ([], "sweep: no model; a sweep is of one model; give model=NAME, one of deepseek_v2, "),
-        (["model=gpt4"], "load_model: name='gpt4'; there is no such model; choose one of deepseek_v2, "),
+        (["model=gpt4"], "sweep: model='gpt4'; neither a preset nor a folder; choose one of deepseek_v2, "),
         (["device=tpu"], "load_device: name='tpu'; there is no such device; choose one of a100_sxm_40, "),
         (["~model"], "sweep: ~model; a sweep needs all its values; give model another value"),
         ([LLAMA, "model=olmo_1b"], "sweep: model=olmo_1b; a sweep has one model; give model=NAME once"),

@@ -215,12 +215,15 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         ),
         (
             ["tp=8", "engine=torch"],
-            "tensor: layers.0.attention.q_proj: 4 heads on 8 ranks; a head stays whole; keys and ",
+            "torch_tensor: tp=8, 4 heads of layers.0.attention.q_proj; PyTorch's styles take ",
         ),
-        (["tp=4", "engine=torch"], "torch_tensor: tp=4, 2 heads in layers.0.attention.k_proj.weight; PyTorch copies n"),
+        (
+            ["tp=4", "engine=torch"],
+            "torch_tensor: tp=4, 2 heads of layers.0.attention.k_proj; PyTorch's styles take parts of ",
+        ),
         (
             ["tp=2", "engine=torch", "model.vocab_size=257"],
-            "torch_tensor: tp=2, dim 0 of embedding.weight is 257; PyTorch's styles take parts of one size; choose a",
+            "torch_tensor: tp=2, 257 rows of embedding; PyTorch's styles take parts of one size, and copy none; ",
         ),
         ([*PP, "tp=2", "engine=torch"], "train: engine=torch with pp=2; PyTorch's engine trains along dp and tp here"),
         ([*PP, "model=llama3_1_405b"], "train: Llama 3.1 405B on 2 ranks needs 5.906 TiB; this machine has "),

@@ -226,12 +226,16 @@ def test_wide_heads_have_wide_scores():
         ),
         (transformers.Qwen2MoeConfig(), "model_type='qwen2_moe'; "),
         (
-            transformers.DeepseekV2Config(attention_bias=True),
+            transformers.DeepseekV2Config(attention_bias=True, num_experts_per_tok=6),
             "deepseek_v2 with attention_bias=True; attention_bias=Fal",
         ),
         (
             transformers.MixtralConfig(num_local_experts=1, num_experts_per_tok=1),
             "mixtral with num_local_experts=1; a router before one expert is not in our shape; give 2 or more",
+        ),
+        (
+            transformers.DeepseekV2Config(),
+            "deepseek_v2 with num_experts_per_tok=None; num_experts_per_tok is a whole number; give config.json num",
         ),
         (transformers.LlamaConfig(hidden_act="relu"), "llama with hidden_act='relu'; hidden_act='silu' alone is known"),
     ],

@@ -20,6 +20,7 @@ from course_lib.models.logits import Logits
 from course_lib.parallel.table.local import Local
 from course_lib.training import checkpoint
 from course_lib.training.pretrained import Pretrained
+from course_lib.units import format_bytes
 
 TEXT = "one two three two one " * 40
 SMALL = ["steps=2", "batch=2", "sequence=8", "lr=0.1"]
@@ -175,7 +176,7 @@ WRONG = {
     "half a file": (broken, 2, "its config.json is no table of names and values; copy it once more"),
     "a word for a number": (odd, 2, "transformers refuses its config.json ("),
     "weights in another format": (pickled, 2, "its weights are in .bin alone; save it once more by"),
-    "weights of another shape": (other_shape, 1, "has model.embed_tokens.weight of shape (256, 16), the model of (256"),
+    "weights of another shape": (other_shape, 2, "has model.embed_tokens.weight of shape (256, 16), the model of (256"),
     "words that the model has not": (
         partial(add_tokenizer, words=[*map(str, range(300)), "one"]),
         2,
@@ -202,6 +203,8 @@ def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(folder, capfd, wro
     err = capfd.readouterr().err
     assert message in err and err.count("\n") == 1
     assert not (folder.parent / "run").exists()
+    assert main(["doctor", f"model={folder}", f"text={folder.parent}/text.txt", *SMALL]) in (1, 2)
+    assert err.strip() in "".join(capfd.readouterr())  # the same reason
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,12 @@ def test_the_doctor_says_what_stays_whole(tmp_path, capsys):
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=64, vocab_size=256)
     config.save_pretrained(tmp_path / "gpt")
     assert main(["doctor", f"model={tmp_path}/gpt", "tp=2"]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("stays replicated"))
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if line.startswith("stays replicated"))
     assert line.startswith("stays replicated: model.transformer.wpe (nothing says how it could be cut); ")
     assert "model.transformer.h.*.mlp.c_proj (c_fc is a Conv1D, and what is cut is a Linear)" in line
-    assert line.endswith("; the memory below counts them as shared")
+    (memory,) = (line for line in lines if line.startswith("memory"))
+    parameters = sum(p.numel() for p in transformers.GPT2LMHeadModel(config).parameters())
+    assert (
+        f"(weights {format_bytes(4 * (parameters - 256 * 8 // 2))}, " in memory
+    )  # of all that, the table alone is cut

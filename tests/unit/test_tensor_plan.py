@@ -102,6 +102,47 @@ def test_what_cannot_be_cut_safely_stays_whole(family, reason):
     assert not [finding for finding in lint(model, plan, 2) if finding.fault]
 
 
+class Mixing(nn.Module):
+    """A weight as long as a head, and a mean over all heads: its length alone says nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return self.weight * x * x.square().mean((-1, -2), keepdim=True).rsqrt()
+
+
+def with_norm(make):
+    """A Qwen3 with other norms of queries."""
+    model = theirs("Qwen3")
+    for layer in model.model.layers:
+        layer.self_attn.q_norm = make()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (theirs("Cohere", use_qk_norm=True), "4, 6"),
+        (theirs("Cohere", head_dim=4, use_qk_norm=True, hidden_size=16), "4, 4"),  # as many as a head is wide
+        (with_norm(Mixing), "6,"),
+        (with_norm(lambda: nn.LayerNorm(24)), "24,"),
+        (with_norm(lambda: nn.RMSNorm(8)), "8,"),
+    ],
+)
+def test_a_norm_whose_kind_is_not_proven_leaves_its_attention_whole(model, shape):
+    reason = rf"\(q_norm, a weight of \({shape}\), is a norm neither of each head nor an RMSNorm over all"
+    with pytest.warns(UserWarning, match=rf"self_attn\.q_proj, .*self_attn\.o_proj {reason}"):
+        plan = plan_for(model)
+    assert not [name for name in plan if "attn" in name] and any("mlp" in name for name in plan)
+    assert not [finding for finding in lint(model, plan, 2) if finding.fault]
+
+
+def test_a_norm_of_each_head_need_be_no_rms_norm():
+    assert plan_for(with_norm(lambda: nn.LayerNorm(6)))["model.layers.*.self_attn.q_norm"] == "shared"
+
+
 def test_gpt2_keeps_its_fused_maps():
     config = transformers.GPT2Config(n_embd=24, n_layer=2, n_head=4, vocab_size=17, n_positions=8, **NO_TOKENS)
     with torch.device("meta"):
@@ -127,8 +168,8 @@ def test_notes_on_a_plan_that_is_right():
     model = decoder()
     assert list(map(str, lint(model, plan_for(model), 3))) == [
         f"fault: layers.*.attention.q_proj: 4 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2, 4]",
-        f"fault: layers.*.attention.k_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2]",
-        f"fault: layers.*.attention.v_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2]",
+        f"fault: layers.*.attention.k_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2, 4]",
+        f"fault: layers.*.attention.v_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2, 4]",
         "note: embedding: 17 on 3 ranks are 6 to 5; padded to 18, all have 6",
         *(
             f"note: layers.*.ffn.{kind}_proj: 20 on 3 ranks are 7 to 6; padded to 21, all have 7"

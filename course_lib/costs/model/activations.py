@@ -6,16 +6,21 @@ kernels do. e is the bytes of one number of the model, D the size of one head, u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.config.parallel import Piece
 from course_lib.errors import four_parts
 
 Recompute = Literal["none", "full"]
 Sharing = Literal["tp", "sequence", "gathered", "nothing"]
 HALF, _FP32, _INT64 = 2, 4, 8  # bytes of a number; HALF is bf16
+_PIECES: dict[str, Piece] = {  # what tensors are inside of that tp ranks divide; all others are attention's
+    **dict.fromkeys(("ffn input", "gate", "silu(gate)", "up", "gated"), "ffn"),
+    **dict.fromkeys(("head input", "log-probabilities"), "head"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,13 @@ class Saved:
 def bytes_on_rank(kept: Iterable[Saved], parallel: ParallelConfig, *, keep_gathered: bool = False) -> int:
     """Bytes of all these tensors on one tensor-parallel rank."""
     return sum(saved.on_rank(parallel, keep_gathered=keep_gathered) for saved in kept)
+
+
+def left_whole(kept: Iterable[Saved], whole: Set[Piece]) -> Iterator[Saved]:
+    """The same where some blocks are not cut: what ranks would divide inside one, each has all of."""
+    for saved in kept:
+        inside = _PIECES.get(saved.name, "attention") in whole and saved.shared_by in ("tp", "gathered")
+        yield replace(saved, shared_by="nothing") if inside else saved
 
 
 def is_llama(config: ModelConfig) -> bool:

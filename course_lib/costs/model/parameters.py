@@ -35,6 +35,11 @@ class Weight:
         """Numbers in all copies."""
         return self.copies * prod(self.shape)
 
+    @property
+    def piece(self) -> str:
+        """What is cut along tp together with it, or left whole: attention, ffn, shared_ffn, embedding, head."""
+        return self.name.partition(".")[0]
+
     def shape_at(self, tp: int) -> tuple[int, ...]:
         """On the first of tp ranks, whose part is the largest."""
         sizes = list(self.shape)

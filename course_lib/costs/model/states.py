@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from math import ceil, prod
 
 from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.config.parallel import CUT_IN_ALL, Piece
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import Weight, layer_weights, model_parameters, outer_weights
 from course_lib.errors import four_parts
@@ -99,22 +100,25 @@ class RankParameters:
         return state_bytes(self.shared, convention, zero_stage=zero, shards=shards) + experts
 
 
-def rank_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int = 0) -> RankParameters:
+def rank_parameters(
+    model: ModelConfig, parallel: ParallelConfig, *, stage: int = 0, whole: Set[Piece] = CUT_IN_ALL
+) -> RankParameters:
     """Parameters of the ranks of one pipeline stage: the fullest of its tensor-parallel ranks.
 
-    The first stage holds the embedding, the last one norm and head (its own copy of the embedding, if tied).
+    The first stage holds the embedding, the last one norm and head (its own copy of the embedding, if tied). What is
+    `whole`, every rank along tp has all of.
     Source: Shoeybi et al. 2019, section 3 (what is sharded, what is replicated).
     Raises: ValueError if the model does not divide so, or has no such stage.
     """
-    parallel.check(model)
+    parallel.check(model, whole=whole)
     if stage not in range(parallel.pp):
         values, rule = f"stage={stage}, pp={parallel.pp}", "stages count from 0"
         raise ValueError(four_parts("rank_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
     return RankParameters(
         layers=tuple(
-            (count, _layer_on_rank(kind, parallel)) for count, kind in layers_of_stage(model, parallel.pp, stage)
+            (count, _layer_on_rank(kind, parallel, whole)) for count, kind in layers_of_stage(model, parallel.pp, stage)
         ),
-        outer=_on_rank(_outer(model, parallel.pp, stage), parallel.tp),
+        outer=_on_rank(_outer(model, parallel.pp, stage), parallel.tp, whole),
     )
 
 
@@ -128,12 +132,15 @@ def layers_of_stage(model: ModelConfig, pp: int, stage: int) -> tuple[tuple[int,
     return tuple(found)
 
 
-def _layer_on_rank(model: ModelConfig, parallel: ParallelConfig) -> LayerParameters:
+def _layer_on_rank(model: ModelConfig, parallel: ParallelConfig, whole: Set[Piece]) -> LayerParameters:
     """One layer; a router and a shared block are on every rank that has any of its experts."""
     weights = layer_weights(model)
     experts = [weight for weight in weights if model.n_experts > 1 and weight.name.startswith("ffn.")]
     shared = [weight for weight in weights if weight not in experts]
-    return LayerParameters(shared=_on_rank(shared, parallel.tp), experts=_on_rank(experts, parallel.tp) // parallel.ep)
+    apart = whole | ({"ffn"} if "experts" in whole else set())  # experts have the names of the one block
+    return LayerParameters(
+        shared=_on_rank(shared, parallel.tp, whole), experts=_on_rank(experts, parallel.tp, apart) // parallel.ep
+    )
 
 
 def model_state_bytes(
@@ -169,9 +176,9 @@ def _outer(model: ModelConfig, pp: int, stage: int) -> list[Weight]:
     return (first if stage == 0 else []) + (last if stage == pp - 1 else [])
 
 
-def _on_rank(weights: Iterable[Weight], tp: int) -> int:
+def _on_rank(weights: Iterable[Weight], tp: int, whole: Set[str]) -> int:
     """Parameters of the first of tp ranks, whose shards are the largest."""
-    return sum(weight.copies * prod(weight.shape_at(tp)) for weight in weights)
+    return sum(weight.copies * prod(weight.shape_at(1 if weight.piece in whole else tp)) for weight in weights)
 
 
 def _check_sharding(zero_stage: int, shards: int, rank: int) -> None:

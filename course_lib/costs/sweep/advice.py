@@ -5,12 +5,14 @@ The flags are those of `python -m course_lib train`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
 from course_lib.costs.model.activations import Recompute
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
@@ -31,41 +33,67 @@ class Asked:
     work: Work
     convention: Convention
     batch: int  # sequences of all replicas, that are computed at a time
+    accumulation: int = 1  # how many such batches are one step's
     engine: Literal["own", "torch"] = "own"  # PyTorch's DTensor copies no heads, and cuts into equal parts alone
     offload: bool = False  # what lasts is in the hosts' memory
+    whole: Set[Piece] = CUT_IN_ALL  # what no rank along tp has less of than all
+    is_own_decoder: bool = True  # the sequence of another's is not cut between blocks
 
 
 def indivisible(asked: Asked) -> list[str]:
-    """What the ranks cannot share so, each with the nearest degrees at which they can."""
-    model, tp, strict = asked.model, asked.parallel.tp, asked.engine == "torch"
-    kv, heads = model.n_kv_heads, divisors(model.n_heads)
-    fitting = {"heads": (model.n_heads, heads)}
-    if tp in heads:  # else that is said already
-        fitting["heads of keys and values"] = kv, [n for n in heads if kv % n == 0 or (n % kv == 0 and not strict)]
-    if strict:
-        fitting |= {what: (size, divisors(size)) for what, size in _widths(model).items()}
-    return [
-        f"{size} {what} over tp={tp}; {_nearest(choices, tp)}"
-        for what, (size, choices) in fitting.items()
-        if tp not in choices
-    ]
+    """What the ranks cannot share so, each with the nearest degrees that no rule forbids."""
+    tp, rules = asked.parallel.tp, _rules(asked)
+    return [f"{what} over tp={tp}; {_nearest(asked, tp)}" for what, holds in rules.items() if not holds(tp)]
 
 
 def uneven(asked: Asked) -> list[str]:
     """Of what some ranks have one more than others; only our own engine cuts so."""
     tp = asked.parallel.tp
     return [
-        f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(divisors(size), tp)}"
-        for what, size in _widths(asked.model).items()
+        f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(asked, tp, size)}"
+        for what, size in _widths(asked).items()
         if size % tp and asked.engine == "own"
     ]
+
+
+def _rules(asked: Asked) -> dict[str, Callable[[int], bool]]:
+    """By what is shared along tp, whether so many ranks can share it."""
+    model, strict = asked.model, asked.engine == "torch"
+    heads, kv = model.n_heads, model.n_kv_heads
+    rules: dict[str, Callable[[int], bool]] = {}
+    if "attention" not in asked.whole:
+        rules[f"{heads} heads"] = lambda tp: heads % tp == 0
+        rules[f"{kv} heads of keys and values"] = lambda tp: (
+            heads % tp > 0 or kv % tp == 0 or (tp % kv == 0 and not strict)  # the first is said already
+        )
+    if strict and {"embedding", "head"} & asked.whole:
+        rules["a vocabulary that stays whole"] = lambda tp: tp == 1  # PyTorch's loss is of parts of the logits
+    if strict:
+        rules |= {f"{size} {what}": partial(_divides, size) for what, size in _widths(asked).items()}
+    return rules
+
+
+def _divides(size: int, parts: int) -> bool:
+    return size % parts == 0
+
+
+def _nearest(asked: Asked, tp: int, size: int = 0) -> str:
+    """The next degrees below and above at which all rules hold, and which divide `size`."""
+    rules, shared = _rules(asked).values(), asked.parallel.sequence_parallel
+    most = asked.work.sequence if shared else _MOST_RANKS**2
+    cut = size or (asked.model.n_heads if "attention" not in asked.whole else next(iter(_widths(asked).values()), 1))
+    legal = [n for n in divisors(cut) if shared < n <= most and all(holds(n) for holds in rules)]
+    below = next((n for n in reversed(legal) if n < tp), None)
+    above = next((n for n in legal if n > tp), None)
+    near = [f"tp={n}" for n in (below, above) if n is not None]
+    return f"nearest that divide: {' and '.join(near)}" if near else "no tp above 1 does"
 
 
 def replicated(asked: Asked) -> list[str]:
     """What several ranks have the same of."""
     model, parallel = asked.model, asked.parallel
     found = list[str]()
-    if (copies := parallel.tp // model.n_kv_heads) > 1:
+    if "attention" not in asked.whole and (copies := parallel.tp // model.n_kv_heads) > 1:
         found.append(f"each head of keys and values, of {model.n_kv_heads}, is on {copies} of tp={parallel.tp} ranks")
     if parallel.dp > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
         is_last = parallel.zero_stage == _last_stage(parallel)
@@ -86,38 +114,50 @@ def memory_of(asked: Asked) -> GpuMemory:
     Raises: ValueError for heads that do not divide.
     """
     model, parallel = asked.model, asked.parallel
-    tp = parallel.tp
-    even = replace(
-        model,
-        n_layers=_up(model.n_layers, parallel.pp),
-        ffn_size=_up(model.ffn_size, tp),
-        shared_ffn_size=_up(model.shared_ffn_size, tp),
-        dense_ffn_size=model.dense_ffn_size and _up(model.dense_ffn_size, tp),
-    )
+    widths: dict[str, Any] = {name: _up(size, parallel.tp) for name, size in tp_widths(model, asked.whole).items()}
+    even = replace(model, n_layers=_up(model.n_layers, parallel.pp), **widths)
     work = replace(
         asked.work,
-        sequence=_up(asked.work.sequence, tp) if parallel.sequence_parallel else asked.work.sequence,
+        sequence=_up(asked.work.sequence, parallel.tp) if parallel.sequence_parallel else asked.work.sequence,
         microbatch=-(-asked.batch // (parallel.dp * asked.work.n_microbatches)),
     )
     stages = {0, parallel.pp - 1}
-    found = [gpu_memory(even, parallel, work, asked.convention, stage=stage) for stage in stages]
+    found = [gpu_memory(even, parallel, work, asked.convention, stage=stage, whole=asked.whole) for stage in stages]
     if asked.offload:
         found = [replace(memory, weights=0, gradients=0, optimizer=0) for memory in found]
     return max(found, key=lambda memory: memory.total)
 
 
-def ways_to_fit(asked: Asked, room: int) -> list[tuple[Flags, int]]:
+def ways_to_fit(
+    asked: Asked, room: int, is_taken: Callable[[Flags], bool] = lambda flags: True
+) -> list[tuple[Flags, int]]:
     """The fewest flags with which a GPU of `room` bytes is large enough, each with the bytes it then needs.
 
-    The ranks stay as many, unless nothing else does it. A shorter sequence is a way of its own.
+    The ranks stay as many, unless nothing else does it. A shorter sequence is a way of its own. `is_taken` has the last
+    word on a way: whoever gives it knows rules that are not here.
     """
-    found = [(_flags(asked, one), total) for one in _changes(asked) if (total := _total(one)) <= room]
-    fewest = min((len(flags) for flags, _ in found), default=0)
-    ways = sorted((way for way in found if len(way[0]) == fewest), key=lambda way: way[1])[:_SHOWN]
-    if (sequence := _longest(asked, room)) > 0:
+    ways = _fewest(_fitting(asked, asked, room), is_taken)
+    if sequence := _longest(asked, room):
         shorter = replace(asked, work=replace(asked.work, sequence=sequence))
-        ways.append(((f"sequence={sequence}",), _total(shorter)))
-    return ways or list(_more_ranks(asked, room))
+        ways += [((f"sequence={sequence}",), _total(shorter))] if is_taken((f"sequence={sequence}",)) else []
+    return ways or _more_ranks(asked, room, is_taken)
+
+
+def _fitting(asked: Asked, ranks: Asked, room: int) -> list[tuple[Flags, int]]:
+    """Every way on the ranks of another, the fewest flags first, then the least memory."""
+    found = [(_flags(asked, one), total) for one in _changes(ranks) if (total := _total(one)) <= room]
+    return sorted(found, key=lambda way: (len(way[0]), way[1]))
+
+
+def _fewest(found: Sequence[tuple[Flags, int]], is_taken: Callable[[Flags], bool]) -> list[tuple[Flags, int]]:
+    """Of those that are taken, the first with as few flags as any."""
+    ways: list[tuple[Flags, int]] = []
+    for flags, total in found:
+        if len(ways) == _SHOWN or (ways and len(flags) > len(ways[0][0])):
+            break
+        if is_taken(flags):
+            ways.append((flags, total))
+    return ways
 
 
 def _changes(asked: Asked) -> Iterator[Asked]:
@@ -126,11 +166,11 @@ def _changes(asked: Asked) -> Iterator[Asked]:
     ranks = parallel.dp * parallel.tp
     degrees = [tp for tp in divisors(ranks) if tp >= parallel.tp]
     recomputing: tuple[Recompute, ...] = ("none", "full") if work.recompute == "none" else ("full",)
-    sequence_parallel = (False, True) if not parallel.sequence_parallel else (True,)
+    sequence_parallel = [shared for shared in (False, True) if shared or not parallel.sequence_parallel]
     stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
     for tp, recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
         other = replace(parallel, dp=ranks // tp, tp=tp, sequence_parallel=shared, zero_stage=stage)
-        batch = max(asked.batch, other.dp)
+        batch = max(asked.batch, other.dp * (work.n_microbatches if other.pp > 1 else 1))
         one = replace(asked, parallel=other, work=replace(work, recompute=recompute), batch=batch)
         if _is_legal(one):
             yield one
@@ -141,15 +181,15 @@ def _is_legal(asked: Asked) -> bool:
     parallel = asked.parallel
     shared = parallel.zero_stage == 0 or parallel.dp > 1
     by_torch = asked.engine == "own" or parallel.tp == 1 or parallel.zero_stage != 1  # its ZeRO-1 takes no DTensors
-    positions = not parallel.sequence_parallel or 1 < parallel.tp <= asked.work.sequence
-    return shared and by_torch and positions and not indivisible(asked)
+    positions = not parallel.sequence_parallel or (asked.is_own_decoder and 1 < parallel.tp <= asked.work.sequence)
+    return shared and by_torch and positions and all(holds(parallel.tp) for holds in _rules(asked).values())
 
 
 def _flags(asked: Asked, other: Asked) -> Flags:
     """What one has to type to come from one to the other."""
     was, now = asked.parallel, other.parallel
     degrees = () if was.tp == now.tp and was.dp == now.dp else (f"dp={now.dp} tp={now.tp}",)
-    batch = () if asked.batch >= now.dp else (f"batch={now.dp}",)
+    batch = () if asked.batch == other.batch else (f"batch={other.batch * asked.accumulation}",)
     stage = () if was.zero_stage == now.zero_stage else (f"zero_stage={now.zero_stage}",)
     kept = () if was.sequence_parallel == now.sequence_parallel else ("sequence_parallel=keep",)
     again = () if asked.work.recompute == other.work.recompute else ("recompute=true",)
@@ -158,46 +198,42 @@ def _flags(asked: Asked, other: Asked) -> Flags:
 
 def _longest(asked: Asked, room: int) -> int:
     """The longest shorter sequence with which it fits; 0 if none does."""
-    low, high = 0, asked.work.sequence
+    least = asked.parallel.tp if asked.parallel.sequence_parallel else 1  # each rank has a position
+    low, high = least - 1, asked.work.sequence
     while high - low > 1:
         middle = (low + high) // 2
         fits = _total(replace(asked, work=replace(asked.work, sequence=middle))) <= room
         low, high = (middle, high) if fits else (low, middle)
-    return low
+    return low if low >= least else 0
 
 
-def _more_ranks(asked: Asked, room: int) -> Iterator[tuple[Flags, int]]:
+def _more_ranks(asked: Asked, room: int, is_taken: Callable[[Flags], bool]) -> list[tuple[Flags, int]]:
     """The fewest flags on the fewest ranks, twice as many again and again; each replica has a sequence at least."""
     dp = 2 * asked.parallel.dp
     while dp * asked.parallel.tp <= _MOST_RANKS:
         more = replace(asked, parallel=replace(asked.parallel, dp=dp))
-        ways = [(_flags(asked, one), total) for one in _changes(more) if (total := _total(one)) <= room]
-        if ways:
-            yield min(ways, key=lambda way: (len(way[0]), way[1]))
-            return
+        if ways := _fewest(_fitting(asked, more, room), is_taken):
+            return ways[:1]
         dp *= 2
+    return []
 
 
 def _total(asked: Asked) -> int:
     return memory_of(asked).total
 
 
-def _widths(model: ModelConfig) -> dict[str, int]:
+def _widths(asked: Asked) -> dict[str, int]:
     """What is cut along tp and is no head."""
-    widths = {
-        "features of the feed-forward": model.ffn_size,
-        "of the shared feed-forward": model.shared_ffn_size,
-        "of the dense feed-forward": model.dense_ffn_size or 0,
-        "words of the vocabulary": model.vocab_size,
+    model, whole = asked.model, asked.whole
+    words = {
+        "ffn_size": "features of the feed-forward",
+        "shared_ffn_size": "of the shared feed-forward",
+        "dense_ffn_size": "of the dense feed-forward",
     }
-    return {what: size for what, size in widths.items() if size}
-
-
-def _nearest(choices: Sequence[int], tp: int) -> str:
-    """The next below and above."""
-    below = [n for n in choices if n < tp][-1:]
-    near = [f"tp={n}" for n in (*below, *[n for n in choices if n > tp][:1])]
-    return f"nearest that divide: {' and '.join(near)}"
+    widths = {words[name]: size for name, size in tp_widths(model, whole).items()}
+    if not {"embedding", "head"} <= whole:
+        widths["words of the vocabulary"] = model.vocab_size
+    return widths
 
 
 def _up(size: int, parts: int) -> int:

@@ -26,14 +26,23 @@ class Block:
 
     @property
     def norms(self) -> dict[str, Style]:
-        """The children that normalise queries or keys, and the style that each needs."""
+        """The children that are proven to normalise queries or keys, and the style that each needs."""
         found: dict[str, Style] = {}
-        for name in self.columns:
-            norm = f"{name.removesuffix('_proj')}_norm"
-            weight = getattr(getattr(self.module, norm, None), "weight", None)
-            if weight is not None:
-                found[norm] = "shared" if len(weight) == head_size_of(self.module) else "full norm"
+        for column, name in self._normed.items():
+            norm, width, head_size = self.module.get_submodule(name), self._width(column), head_size_of(self.module)
+            shape = tuple(norm.get_parameter("weight").shape)
+            if shape == (head_size,) and _is_of_each_row(norm):
+                found[name] = "shared"
+            elif shape == (width,) and is_rms_norm(norm):
+                found[name] = "full norm"
         return found
+
+    @property
+    def _normed(self) -> dict[str, str]:
+        """By map, the norm with a weight that is called after it."""
+        names = {name: f"{name.removesuffix('_proj')}_norm" for name in self.columns}
+        weights = {norm: getattr(getattr(self.module, norm, None), "weight", None) for norm in names.values()}
+        return {name: norm for name, norm in names.items() if weights[norm] is not None}
 
     def problems(self) -> Iterator[str]:
         """Why its features cannot be cut between the columns and the row."""
@@ -68,7 +77,12 @@ class Block:
 
     def _of_others(self, cut: set[int]) -> Iterator[str]:
         """What else there is may need what is cut, or heads: beside maps of no heads it may be a layer's, as wide."""
-        known = {*self.columns, *self.rows, *self.norms}
+        norms = self.norms
+        for name in self._normed.values():
+            if name not in norms:
+                shape = tuple(self.module.get_submodule(name).get_parameter("weight").shape)
+                yield f"{name}, a weight of {shape}, is a norm neither of each head nor an RMSNorm over all"
+        known = {*self.columns, *self.rows, *self._normed.values()}
         outside = self._linear(self.rows[0]).out_features
         for name, parameter in self.module.named_parameters():
             of_the_layer = outside in parameter.shape and not cut & {*parameter.shape} and not self.is_attention
@@ -77,9 +91,10 @@ class Block:
         for name, child in self.module.named_children():
             if name not in known and "norm" in type(child).__name__.lower() and not list(child.parameters()):
                 yield f"{name} may work on features that would be cut"
-        for name, style in self.norms.items():
-            if style == "full norm" and not is_rms_norm(self.module.get_submodule(name)):
-                yield f"{name} is over all features, and no RMSNorm"
+
+    def _width(self, name: str) -> int | None:
+        """Features that a map gives; None for what is no linear one."""
+        return getattr(self.module.get_submodule(name), "out_features", None)
 
     @property
     def _inner(self) -> int:
@@ -94,9 +109,26 @@ class Block:
 @torch.no_grad()
 def is_rms_norm(norm: nn.Module) -> bool:
     """Whether it computes weight * x / sqrt(mean(x^2)): tried on numbers, since a class's name says little."""
+    weight = norm.get_parameter("weight")
+    if weight.dim() != 1:
+        return False
+    x = torch.arange(1.0, len(weight) + 1, device="cpu")
+    return torch.allclose(_tried(norm, x), 2.0 * x * x.square().mean().rsqrt(), rtol=1e-3)
+
+
+@torch.no_grad()
+def _is_of_each_row(norm: nn.Module) -> bool:
+    """Whether it takes each row by itself and all alike, so that a rank with some heads gives them what all would."""
+    x = torch.arange(1.0, 2 * len(norm.get_parameter("weight")) + 1, device="cpu").view(2, -1).square()
+    both, turned = _tried(norm, x), _tried(norm, x.flip(0))
+    alone = torch.stack([_tried(norm, row[None])[0] for row in x])
+    return torch.allclose(both, alone) and torch.allclose(both, turned.flip(0))
+
+
+def _tried(norm: nn.Module, x: Tensor) -> Tensor:
+    """What a norm makes of some numbers when its own are all 2."""
     probe = copy.deepcopy(norm).to_empty(device="cpu").float()
     for parameter in probe.parameters():
         parameter.fill_(2.0)
-    x = torch.arange(1.0, len(probe.get_parameter("weight")) + 1, device="cpu")
     y: Tensor = probe(x)
-    return torch.allclose(y, 2.0 * x * x.square().mean().rsqrt(), rtol=1e-3)
+    return y

@@ -29,7 +29,15 @@ from course_lib.parallel.tensors.layers import (
 )
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.region import Region
-from course_lib.parallel.tensors.styles import Plan, Style, copies_of, fitting_ranks, head_size_of, styles_of
+from course_lib.parallel.tensors.styles import (
+    Plan,
+    Style,
+    copies_of,
+    fitting_ranks,
+    head_size_of,
+    heads_beside,
+    styles_of,
+)
 
 AXIS = "tp"
 M = TypeVar("M", bound=nn.Module)
@@ -63,6 +71,7 @@ class TensorParallel:
         self.size, self.rank = layout.sizes[AXIS], at[AXIS]
         self.words: range | None = None  # those whose logits this rank has, if they are cut
         self.vocab_size = 0  # of all ranks then
+        self._styles: dict[str, Style] = {}
         self._entrances: dict[tuple[str, int, bool], Entrance] = {}
 
     def cut(self, styles: dict[str, Style]) -> None:
@@ -71,6 +80,7 @@ class TensorParallel:
         Raises: ValueError for a module that the style does not fit or that has hooks, heads that do not divide, and a
             tied weight that would be cut in two ways.
         """
+        self._styles = styles
         for name, style in styles.items():
             module = self.model.get_submodule(name)
             part = self._part(name, module, style)
@@ -151,7 +161,10 @@ class TensorParallel:
         heads = linear.out_features // head_size
         if copies := copies_of(heads, self.size, name):
             return copies
-        raise heads_apart(name, heads, self.size, fitting_ranks(heads, self.size, name)).error
+        places, first = self.layout.places, self.layout.first_name
+        widths = {one: places[first[f"{one}.weight"]].shape[0] for one in self._styles if f"{one}.weight" in first}
+        beside = heads_beside(name, self._styles, widths, head_size)
+        raise heads_apart(name, heads, self.size, fitting_ranks(beside, self.size)).error
 
     def _count_heads(self, module: nn.Module) -> None:
         """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""

@@ -28,6 +28,7 @@ from course_lib.parallel.tensors.styles import (
     copies_of,
     fitting_ranks,
     head_size_of,
+    heads_beside,
     named_by,
     pattern_of,
     patterns_of,
@@ -113,14 +114,18 @@ def _blocks(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
 
 
 def _heads(model: nn.Module, styles: Mapping[str, Style], tp: int) -> Iterator[Finding]:
+    modules = {name: model.get_submodule(name) for name in styles}
+    widths = {name: module.out_features for name, module in modules.items() if isinstance(module, nn.Linear)}
     for name, style in styles.items():
-        module, head_size = model.get_submodule(name), head_size_of(model.get_submodule(name.rpartition(".")[0]))
+        module, head_size = modules[name], head_size_of(model.get_submodule(name.rpartition(".")[0]))
         if style != "column" or head_size is None or not isinstance(module, nn.Linear):
             continue
         heads, where = module.out_features // head_size, pattern_of(name)
         copies = copies_of(heads, tp, name)
         if copies is None:
-            yield Finding.of(heads_apart(where, heads, tp, fitting_ranks(heads, tp, name)))
+            yield Finding.of(
+                heads_apart(where, heads, tp, fitting_ranks(heads_beside(name, styles, widths, head_size), tp))
+            )
         elif copies > 1:
             yield Finding(
                 where=where, says=f"its heads, {heads} on {tp} ranks, lie on {copies} ranks each", fault=False

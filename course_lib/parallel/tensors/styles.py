@@ -61,9 +61,17 @@ def head_size_of(attention: nn.Module) -> int | None:
     return size
 
 
-def fitting_ranks(heads: int, tp: int, name: str) -> list[int]:
-    """The numbers of ranks that can share the heads of a map."""
-    return [n for n in range(1, max(heads, tp) + 1) if copies_of(heads, n, name)]
+def heads_beside(name: str, styles: Mapping[str, Style], widths: Mapping[str, int], head_size: int) -> dict[str, int]:
+    """The heads of a map and of those that are cut beside it, by name; `widths` are their features before the cut."""
+    parent = name.rpartition(".")[0]
+    beside = [one for one, style in styles.items() if style == "column" and one.rpartition(".")[0] == parent]
+    return {one: widths[one] // head_size for one in beside}
+
+
+def fitting_ranks(heads: Mapping[str, int], tp: int) -> list[int]:
+    """The numbers of ranks that can share the heads of all these maps, about as many as `tp` at most."""
+    most = max(tp, *heads.values())
+    return [n for n in range(1, most + 1) if all(copies_of(count, n, name) for name, count in heads.items())]
 
 
 def copies_of(heads: int, tp: int, name: str) -> int | None:
