@@ -133,8 +133,8 @@ def refusals(cases):
 
 
 REFUSED = [
-    (Decoder(replace(LLAMA, vocab_size=18)), {"tp": 4}, [torch_tensor], "tp=4, dim 0 of embedding.weight is 18; "),
-    (Decoder(replace(LLAMA, n_kv_heads=2)), {"tp": 4}, [torch_tensor], "tp=4, 2 heads in layers.0.attention.k_proj"),
+    (Decoder(replace(LLAMA, vocab_size=18)), {"tp": 4}, [torch_tensor], "tp=4, 18 rows of embedding; "),
+    (Decoder(replace(LLAMA, n_kv_heads=2)), {"tp": 4}, [torch_tensor], "tp=4, 2 heads of layers.0.attention.k_proj"),
     (MLP(), {"tp": 4}, [torch_tensor], "a MLP; its plan is a language model's; give a Decoder or one of "),
     (Decoder(LLAMA), {"tp": 2, "pp": 2}, [torch_tensor], "pp=2; the stages here pass tensors of their own, not "),
     (Decoder(LLAMA), {"tp": 2, "dp": 2}, [torch_tensor, replicate], "parameters that PyTorch distributed; it "),
