@@ -19,8 +19,8 @@ _COUNTS = ("n_nodes", "gpus_per_node", "nodes_in_domain", "cards")
 class ClusterSpec:
     """Nodes of the same kind.
 
-    `inside` joins two GPUs of a node, through a switch, or in a `mesh` by links of their own; `nodes_in_domain` nodes are
-    joined alike (a rack of NVL72 has 18 of them). A node has so many network `cards` for GPUs, each of them a `card`.
+    `inside` joins two GPUs of a node, through a switch, or in a `mesh` by links of their own; `nodes_in_domain` nodes
+    are joined alike (a rack of NVL72 has 18 of them). A node has so many network `cards`, each of them a `card`.
     """
 
     name: str
@@ -88,7 +88,7 @@ def parse_cluster(values: Mapping[str, Any]) -> ClusterSpec:
             _refuse(f"{field}={found[field]!r}", f"{field} is of whole numbers", "write it without quotes and units")
     found["device"] = load_device(found["device"])
     if type(found.get("mesh", False)) is not bool:
-        _refuse(f"mesh={found['mesh']!r}", "each pair of a node's GPUs has links of its own, or not", "give true or false")
+        _refuse(f"mesh={found['mesh']!r}", "each two GPUs have links of their own, or not", "give true or false")
     links = {place: _link(place, found[place]) for place in ("inside", "card")}
     return ClusterSpec(**found | links)
 

@@ -1,8 +1,8 @@
 """The wires of a cluster: what a message gets of them, alone and beside others.
 
 GPUs of one NVLink domain (a node's, or a rack's 72) reach each other on NVLink. What leaves the domain goes through its
-network cards. NCCL opens several channels, each of which leaves through another card, so that all cards of a domain work
-side by side: a ring over domains runs at min(inside, cards x card). A schoolbook's ring sends each message through one
+network cards. NCCL opens several channels, and each leaves through another card, so that all cards of a domain work
+side by side: a ring over domains runs at min(inside, cards x card). A textbook's ring sends each message through one
 card; that one is `CommTime.time_s(wires.pair, wires.card)`.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 from course_lib.hardware.clusters import ClusterSpec
 from course_lib.hardware.links import Link
 
-# Of NVLink's printed rate NCCL reckons with 20.0 of 25 GB/s a link on V100 and A100, 20.6 of 25 on H100 and 40.1 of 50 on
-# B200 (NCCL 2.30, src/graph/topo.h, SM70_NVLINK_BW to SM100_NVLINK_BW); with a network card's it reckons in full.
+# Of NVLink's printed rate NCCL reckons with 20.0 of 25 GB/s a link on V100 and A100, 20.6 of 25 on H100 and 40.1 of 50
+# on B200 (NCCL 2.30, src/graph/topo.h, SM70_NVLINK_BW to SM100_NVLINK_BW); a network card's it takes as it is printed.
 NVLINK_REACHED = 0.8
 
 

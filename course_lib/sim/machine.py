@@ -88,6 +88,11 @@ def peaks_of(device: Device) -> tuple[float, float]:
     return half, peaks.get("fp8", half)
 
 
+def has_constants(device: Device) -> bool:
+    """Whether a step on this GPU can be timed: runs of its generation were published and fitted."""
+    return any(name in device.name for name in _GENERATIONS)
+
+
 def generation_of(device: str) -> str:
     """The generation of a GPU by its name: its constants are those of its generation.
 

@@ -126,7 +126,7 @@ def ddp_time(
     """The streams of one step; `layers` holds the lengths of each layer's parameters.
 
     A layer's gradients are complete together, at the end of its backward. One number for a time is each layer's.
-    `inside` and `between` are links, a card for each message; or `inside` are the wires of a cluster, with all its cards.
+    `inside` and `between` are links, a card for each message; or `inside` are a cluster's wires, with all its cards.
     Raises: ValueError unless there are layers, and a time for each.
     """
     forward = _of_each("forward_s", forward_s, len(layers))

@@ -15,10 +15,8 @@ def collective_s(
     in order, so that a row of ranks that are `stride` apart has domain/stride of them in each, and `stride` such rows
     share its cards.
     Model: of each step the largest message, with as many beside it as leave the domain: see `Wires`.
-    Raises: ValueError as `comm_time`, as for ranks that do not fill their domains.
+    Raises: ValueError as `comm_time`, as for a hierarchy of ranks that do not fill their domains.
     """
     together = min(ranks, max(1, wires.domain // stride))
-    cost = comm_time(
-        operation, algorithm, world_size=ranks, length=nbytes, itemsize=1, root=root, node_size=together
-    )
+    cost = comm_time(operation, algorithm, world_size=ranks, length=nbytes, itemsize=1, root=root, node_size=together)
     return cost.beside(min(stride, wires.domain)).time_s(wires.joining(together))

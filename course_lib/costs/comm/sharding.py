@@ -58,7 +58,7 @@ class ShardingRow:
     shards: int
 
     def traffic(self, *, algorithm: str = "ring", node_size: int | None = None) -> CommTime:
-        """What one call sends. With `node_size`, each step of a call between several nodes leaves them as a ring does."""
+        """What one call sends. With `node_size`, each step of a call between nodes leaves them as a ring does."""
         p, s = self.world_size, self.shards
         if self.among == "shards":
             groups = [(range(first, first + s), self.numbers) for first in range(0, p, s)]

@@ -15,7 +15,7 @@ from course_lib.split import split_sizes
 
 
 class Step(NamedTuple):
-    """One step on the critical path: its largest message, and how many messages leave a node, or come to it, at once."""
+    """One step on the critical path: its largest message, and how many messages leave a node or reach it."""
 
     nbytes: int
     leaving: int = 0  # of the node that most leave; 0: all stay in their nodes
@@ -143,9 +143,9 @@ class Case:
         return tuple(self._rotation(s) for s in range(1, self.world_size))
 
     def _rotation(self, s: int) -> Step:
-        """Of a node's ranks the last s send out of it; where the way round the end is shorter, p - s of them."""
+        """Of a node's ranks the last s send out of it, or p - s where that is less, or as many as there are others."""
         p, node = self.world_size, self.node_size or self.world_size
-        return Step(self.chunks[0], min(s, p - s, node) if node < p else 0)
+        return Step(self.chunks[0], min(s, p - s, node, p - node) if node < p else 0)
 
 
 def _each(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
