@@ -15,7 +15,7 @@ from course_lib.units import MiB, format_bytes, format_seconds
 
 _CLUSTERS = {"A100-80GB": "dgx_a100", "H200-141GB": "dgx_h200", "B200": "dgx_b200", "MI300X": "azure_mi300x"}
 _PARTS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # of (p - 1)/p, in nccl-tests' busbw
-# From here on the switch adds (NVLS), where no algorithm is printed: of H200 the page says so, of B200 its sweep shows it.
+# From here on the switch adds (NVLS) where no algorithm is printed: of H200 the page says so, of B200 its sweep tells.
 _IN_SWITCH = {"H200-141GB": 2 * MiB, "B200": 8192 * MiB, "A100-80GB": inf, "MI300X": inf}
 _LOW_LATENCY, _MIDDLE, _SMALL_AWAY = MiB, 64 * MiB, 256 * MiB
 
