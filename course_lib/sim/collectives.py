@@ -25,7 +25,6 @@ class Collective:
     """One measured collective, and the wires it ran on as data sheets have them."""
 
     name: str
-    table: str
     operation: str
     nbytes: int
     gpu: str
@@ -126,7 +125,6 @@ def _read(row: Mapping[str, Any]) -> Collective | Unpriced:
     sent = _PARTS[measured["collective"]] * (ranks - 1) / ranks * nbytes
     return Collective(
         name=row["id"],
-        table=row["table"],
         operation=measured["collective"],
         nbytes=nbytes,
         gpu=hardware["gpu"],

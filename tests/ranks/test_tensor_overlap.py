@@ -1,4 +1,4 @@
-"""Tensor parallelism in parts of a batch: the same numbers on real ranks, and on the emulated clock the formula's time."""
+"""Tensor parallelism in parts of a batch: on real ranks the same numbers, on the emulated clock the formula's time."""
 
 from __future__ import annotations
 
