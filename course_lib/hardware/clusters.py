@@ -1,9 +1,9 @@
-"""Clusters: nodes of equal devices, and the links inside and between them."""
+"""Clusters: nodes of equal devices, the links inside a node and its network cards."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from typing import Any, NoReturn
 
@@ -15,13 +15,15 @@ from course_lib.units import is_number
 
 _MOST = 2**20  # nodes, and GPUs of one
 
+_COUNTS = ("n_nodes", "gpus_per_node", "nodes_in_domain", "cards")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """Nodes of the same kind.
 
-    `inside` joins two GPUs of a node. `between` is one GPU's way to another node while all GPUs of the node use
-    theirs: a network card that serves four GPUs counts a quarter for each.
+    `inside` joins two GPUs of a node, through a switch, or in a `mesh` by links of their own; `nodes_in_domain` nodes
+    are joined alike (a rack of NVL72 has 18 of them). A node has so many network `cards`, each of them a `card`.
     """
 
     name: str
@@ -29,15 +31,29 @@ class ClusterSpec:
     n_nodes: int
     gpus_per_node: int
     inside: Link
-    between: Link
+    cards: int
+    card: Link
     source: str
     date: str
+    nodes_in_domain: int = 1
+    mesh: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("n_nodes", "gpus_per_node"):
+        for field in _COUNTS:
             if getattr(self, field) < 1:
-                values, rule = f"{field}={getattr(self, field)}", "a cluster has nodes and GPUs"
+                values, rule = f"{field}={getattr(self, field)}", "a cluster has nodes, GPUs and network cards"
                 raise ValueError(four_parts(f"ClusterSpec {self.name!r}", values, rule, f"give {field} >= 1"))
+
+    @property
+    def domain(self) -> int:
+        """GPUs that `inside` joins."""
+        return self.gpus_per_node * self.nodes_in_domain
+
+    @property
+    def between(self) -> Link:
+        """One GPU's way to another node while all GPUs of the node use theirs: its share of the cards."""
+        share = self.cards / self.gpus_per_node
+        return replace(self.card, bandwidth_bytes_per_s=share * self.card.bandwidth_bytes_per_s)
 
     @property
     def n_gpus(self) -> int:
@@ -70,16 +86,18 @@ def parse_cluster(values: Mapping[str, Any]) -> ClusterSpec:
     """
     found = dict(values)
     _check_keys(found, ClusterSpec)
-    for field in ("n_nodes", "gpus_per_node"):
-        if type(found[field]) is not int:
+    for field in _COUNTS:
+        if type(found.get(field, 1)) is not int:
             _refuse(f"{field}={found[field]!r}", f"{field} is of whole numbers", "write it without quotes and units")
-        if found[field] > _MOST:
+        if found.get(field, 1) > _MOST:
             _refuse(f"{field} > {_MOST}", "no cluster has so many", f"give {field} <= {_MOST}")
     if not isinstance(found["device"], str):
         way_out = f"name one of {', '.join(presets.names('device'))}"
         _refuse(f"device={found['device']!r}", "a cluster's device is one of the presets", way_out)
     found["device"] = load_device(found["device"])
-    links = {place: _link(place, found[place]) for place in ("inside", "between")}
+    if type(found.get("mesh", False)) is not bool:
+        _refuse(f"mesh={found['mesh']!r}", "each two GPUs have links of their own, or not", "give true or false")
+    links = {place: _link(place, found[place]) for place in ("inside", "card")}
     return ClusterSpec(**found | links)
 
 
@@ -101,7 +119,8 @@ def _check_keys(values: Mapping[str, Any], kind: type[ClusterSpec] | type[Link])
     for name in values:
         if name not in names:
             _refuse(f"key {name!r}", f"not a field of {kind.__name__}", f"choose from {', '.join(names)}")
-    if missing := [name for name in names if name not in values]:
+    missing = [field.name for field in fields(kind) if field.default is MISSING and field.name not in values]
+    if missing:
         _refuse(f"without {', '.join(missing)}", f"a {kind.__name__} has them", "give each of them")
 
 

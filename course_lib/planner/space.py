@@ -86,7 +86,7 @@ class Space:
 
 RULES = {  # and what is wrong where one is broken, in the order in which they are applied
     "ranks": "tp x pp x cp needs more GPUs than there are, or leaves some over",
-    "bandwidth": "tp leaves its node, where its messages would wait for slower wires",
+    "bandwidth": "tp leaves its NVLink domain, where its messages would wait for slower wires",
     "heads": "query heads do not divide by tp",
     "kv heads": "kv heads do not divide by tp, nor tp by them",
     "widths": "the feed-forward size does not divide by tp",
@@ -131,7 +131,7 @@ class Combinations:
         widths = [model.shared_ffn_size, model.dense_ffn_size or 0, model.ffn_size if model.n_experts == 1 else 0]
         return {
             "ranks": (ranks > n) | (n % np.minimum(ranks, n) > 0),
-            "bandwidth": tp > self.job.cluster.gpus_per_node,
+            "bandwidth": tp > self.job.cluster.domain,
             "heads": model.n_heads % tp > 0,
             "kv heads": (kv % tp > 0) & (tp % kv > 0),
             "widths": np.any([width % tp > 0 for width in widths], axis=0),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from course_lib.hardware import leaving_of_rings, seconds_per_byte
 from course_lib.sim.policies import Policies, Value
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape
@@ -51,15 +52,14 @@ def tensor_s(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
     Source: Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section 4.2.
     """
     calls = 4 + p.sequence_parallel + 2 * repeated
-    hops = 2 * (p.tp - 1)
-    each = hops / p.tp * p.tokens * shape.hidden * BF16 / _bandwidth(rates, p.tp) + hops * rates.inside_alpha_s
-    return rates.tp_exposed * calls * each
+    around = 2 * _ring_s(rates, p.tokens * shape.hidden * BF16, p.tp, 1)
+    return rates.tp_exposed * calls * (around + 2 * (p.tp - 1) * rates.inside_alpha_s)
 
 
 def context_s(shape: Shape, rates: Rates, p: Policies, attention: Value) -> Value:
     """One layer's keys and values around the ring of cp ranks, forward once and backward twice, behind attention."""
     nbytes = (p.cp - 1) * p.tokens * 2 * shape.kv / p.tp * BF16
-    messages = 3 * (nbytes / _bandwidth(rates, p.tp * p.cp) + (p.cp - 1) * rates.inside_alpha_s)
+    messages = 3 * (nbytes * _message_s(rates, p.tp * p.cp) + (p.cp - 1) * rates.inside_alpha_s)
     return _exposed(rates.cp_exposed, messages, attention)
 
 
@@ -69,7 +69,7 @@ def expert_s(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
         return 0.0
     leaving = (p.ep - 1) / p.ep
     passes = p.tokens / p.tp * shape.active * shape.hidden * BF16
-    each = leaving * passes / _bandwidth(rates, p.ep * p.etp) + (p.etp - 1) * passes / rates.inside_bytes_per_s
+    each = leaving * passes * _all_to_all_s(rates, p.ep * p.etp) + (p.etp - 1) * passes / rates.inside_bytes_per_s
     latency = (p.ep - 1) * rates.inside_alpha_s
     return shape.sparse * ((4 + 2 * repeated) * (each + latency) + rates.expert_layer_s)
 
@@ -78,8 +78,8 @@ def transfer_s(shape: Shape, rates: Rates, p: Policies) -> Value:
     """One micro-batch's activations over one cut, and its gradients back."""
     tokens = p.tokens
     cut = np.where(p.sequence_parallel, tokens / p.tp, tokens)
-    bandwidth = _bandwidth(rates, p.world_size)
-    return np.where(np.asarray(p.pp) > 1, 2 * (cut * shape.hidden * BF16 / bandwidth + rates.inside_alpha_s), 0.0)
+    seconds = cut * shape.hidden * BF16 * _message_s(rates, p.world_size) + rates.inside_alpha_s
+    return np.where(np.asarray(p.pp) > 1, 2 * seconds, 0.0)
 
 
 def data_s(shape: Shape, rates: Rates, p: Policies, numbers: Held, microbatch_s: Value) -> Value:
@@ -104,19 +104,44 @@ def data_s(shape: Shape, rates: Rates, p: Policies, numbers: Held, microbatch_s:
     return _exposed(rates.dp_exposed, times * seconds, hiding)
 
 
-def _bandwidth(rates: Rates, ranks: Value) -> Value:
-    """Of neighbours, so many together: NVLink's if a node has them all, else the network's."""
-    return np.where(np.asarray(ranks) <= rates.node_size, rates.inside_bytes_per_s, rates.between_bytes_per_s)
+def _per_byte_s(rates: Rates, leaving: Value, inside: Value) -> Value:
+    """What a byte takes in each of messages of which so many leave a domain at once."""
+    network = rates.between_bytes_per_s * rates.domain
+    return seconds_per_byte(leaving, inside_bytes_per_s=inside, network_bytes_per_s=network)
 
 
-def _ring_s(rates: Rates, nbytes: Value, ranks: Value, inner: Value) -> Value:
-    """Bytes of a whole row around a ring; of a node's ranks each brings its share of the network."""
-    in_node = np.clip(rates.node_size / inner, 1.0, ranks)
-    across = np.minimum(rates.inside_bytes_per_s, rates.between_bytes_per_s * in_node)
-    bandwidth = np.where(ranks * inner <= rates.node_size, rates.inside_bytes_per_s, across)
-    return (ranks - 1) / ranks * nbytes / bandwidth
+def _all_if_away(rates: Rates, ranks: Value) -> Value:
+    """What leaves a domain at once if all of its GPUs send to others that do not fit in."""
+    return np.where(np.asarray(ranks) > rates.domain, rates.domain, 0.0)
+
+
+def _message_s(rates: Rates, ranks: Value) -> Value:
+    """Of a byte to a neighbour, so many together; if no domain has them all, on each GPU's share of the cards."""
+    return _per_byte_s(rates, _all_if_away(rates, ranks), rates.pair_bytes_per_s)
+
+
+def _all_to_all_s(rates: Rates, ranks: Value) -> Value:
+    """The same if each sends to all others, on all its links.
+
+    Where a row leaves its domain, all of it counts as leaving: the two published runs with such experts (ep 64 on nodes
+    of 8) take longer than even so.
+    """
+    return _per_byte_s(rates, _all_if_away(rates, ranks), _among(rates, ranks))
+
+
+def _ring_s(rates: Rates, nbytes: Value, ranks: Value, stride: Value) -> Value:
+    """Bytes of a whole row around a ring of ranks that are `stride` apart: through all cards of a domain."""
+    leaving = leaving_of_rings(ranks, stride, rates.domain)
+    together = np.minimum(ranks, np.maximum(1.0, rates.domain // stride))
+    return (ranks - 1) / ranks * nbytes * _per_byte_s(rates, leaving, _among(rates, together))
+
+
+def _among(rates: Rates, ranks: Value) -> Value:
+    """Bytes a second of a GPU's links to the others of so many, as `Wires.joining`."""
+    return np.minimum(rates.inside_bytes_per_s, np.maximum(1.0, ranks - 1) * rates.pair_bytes_per_s)
 
 
 def _across_s(rates: Rates, nbytes: Value, groups: Value) -> Value:
     """Groups that shard among themselves: each rank averages its piece with its peers of the other groups."""
-    return 2 * (groups - 1) / groups * nbytes / rates.between_bytes_per_s
+    seconds = _per_byte_s(rates, rates.domain, rates.inside_bytes_per_s)
+    return 2 * (groups - 1) / groups * nbytes * seconds

@@ -41,8 +41,9 @@ def machine_called(gpu: str, gpus_per_node: int | None, interconnect: str) -> tu
         memory_bytes=int(printed[1]) * GB * _DRIVER if printed else found["memory"],
         memory_bytes_per_s=found["bandwidth"],
         inside_bytes_per_s=found["inside"],
+        pair_bytes_per_s=found["inside"],  # all published runs were on boards with a switch, or on whole boards
         between_bytes_per_s=network or found["between"],
-        node_size=domain,
+        domain=domain,
     )
     return machine, assumed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.errors import four_parts
-from course_lib.hardware import ClusterSpec, Device
+from course_lib.hardware import ClusterSpec, Device, wires
 from course_lib.sim.policies import Value
 
 _KINDS = ("eager", "compiled", "megatron", "legacy")  # legacy: Megatron-LM before flash attention
@@ -32,9 +32,10 @@ class Machine:
     fp8_flops_per_s: Value  # of bf16 where the device has no FP8
     memory_bytes: Value
     memory_bytes_per_s: Value
-    inside_bytes_per_s: Value  # of one GPU on NVLink, one way
+    inside_bytes_per_s: Value  # of all NVLinks of one GPU, one way
+    pair_bytes_per_s: Value  # of those between two GPUs: all where there is a switch
     between_bytes_per_s: Value  # of one GPU's share of the node's network, one way
-    node_size: Value  # GPUs that NVLink joins
+    domain: Value  # GPUs that NVLink joins
     inside_alpha_s: Value = _ALPHA_S
 
 
@@ -61,7 +62,7 @@ def machine_of(cluster: ClusterSpec) -> Machine:
 
     Raises: ValueError for a device without a bf16 or fp16 peak, or of an unknown generation.
     """
-    device = cluster.device
+    device, inside = cluster.device, wires(cluster)
     half, fp8 = peaks_of(device)
     return Machine(
         generation=generation_of(device.name),
@@ -69,9 +70,10 @@ def machine_of(cluster: ClusterSpec) -> Machine:
         fp8_flops_per_s=fp8,
         memory_bytes=float(device.memory_bytes()),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-        inside_bytes_per_s=cluster.inside.bandwidth_bytes_per_s,
+        inside_bytes_per_s=inside.inside_bytes_per_s,
+        pair_bytes_per_s=inside.pair.bandwidth_bytes_per_s,
         between_bytes_per_s=cluster.between.bandwidth_bytes_per_s,
-        node_size=cluster.gpus_per_node,
+        domain=inside.domain,
         inside_alpha_s=cluster.inside.alpha_s,
     )
 
@@ -84,6 +86,11 @@ def peaks_of(device: Device) -> tuple[float, float]:
     peaks = device.dense_flops_per_s
     half = peaks["bf16"] if "bf16" in peaks else device.peak_flops_per_s("fp16")
     return half, peaks.get("fp8", half)
+
+
+def has_constants(device: Device) -> bool:
+    """Whether a step on this GPU can be timed: runs of its generation were published and fitted."""
+    return any(name in device.name for name in _GENERATIONS)
 
 
 def generation_of(device: str) -> str:

@@ -31,8 +31,9 @@ class Rates:
     pp_exposed: Value
     gradient_bytes: Value  # of one number in a reduction over dp
     inside_bytes_per_s: Value
+    pair_bytes_per_s: Value  # of two GPUs alone
     between_bytes_per_s: Value
-    node_size: Value  # GPUs that NVLink joins
+    domain: Value  # GPUs that NVLink joins
     inside_alpha_s: Value
     ring_alpha_s: Value  # of one rank of a ring in one call
     optimizer_bytes_per_s: Value

@@ -114,9 +114,9 @@ def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
 
 
 def slowdown(rates: Rates, p: Policies) -> Value:
-    """What multiplies a whole step: the stack's factor, and stragglers, whose number grows with the nodes."""
-    nodes = np.maximum(1.0, p.world_size / rates.node_size)
-    return rates.stack * (1 + rates.node_slowdown * np.log2(nodes))
+    """What multiplies a whole step: the stack's factor, and stragglers, whose number grows with the domains."""
+    domains = np.maximum(1.0, p.world_size / rates.domain)
+    return rates.stack * (1 + rates.node_slowdown * np.log2(domains))
 
 
 def work(shape: Shape, rates: Rates, p: Policies) -> Work:

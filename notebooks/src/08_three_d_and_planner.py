@@ -493,7 +493,7 @@ viz.planner_explorer()
 #
 # | what you want to know | ask |
 # | --- | --- |
-# | my own model, my own wires | `plan model=FOLDER cluster.between.bandwidth_bytes_per_s=25e9 …` |
+# | my own model, my own wires | `plan model=FOLDER cluster.card.bandwidth_bytes_per_s=25e9 …` |
 # | how fast this one layout is | `plan … tp=8 pp=16 cp=1` |
 # | my own measured steps | `predict runs=… calibrate=MY_RUNS.json` |
 #

@@ -63,10 +63,11 @@ def ideal_rates(given):
         matmul_flops_per_s=given.reached,
         head_flops_per_s=given.reached,
         inside_bytes_per_s=given.fast,
+        pair_bytes_per_s=given.fast,
         between_bytes_per_s=given.slow,
         tp_exposed=1.0,
         gradient_bytes=2.0,
-        node_size=given.tp,
+        domain=given.tp,
         stack=1.0,
     )
 

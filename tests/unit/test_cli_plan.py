@@ -59,11 +59,11 @@ def test_nothing_possible_is_status_1_with_the_nearest(tmp_path, capsys):
 def test_overrides_reach_the_plan():
     config = read_plan(
         ["model=gpt3_175b", "model.n_layers=48", "cluster=dgx_a100", "cluster.n_nodes=4", "tp=[4,8]", "zero_stage=1"]
-        + ["cluster.between.bandwidth_bytes_per_s=1e9", "schedule=[1f1b,zb-h1]"]
+        + ["cluster.card.bandwidth_bytes_per_s=1e9", "cluster.cards=4", "schedule=[1f1b,zb-h1]"]
     )
     job = config.job
     assert job.model == replace(load_model("gpt3_175b"), n_layers=48)
-    assert (job.cluster.n_gpus, job.cluster.between.bandwidth_bytes_per_s) == (32, 1e9)
+    assert (job.cluster.n_gpus, job.cluster.between.bandwidth_bytes_per_s) == (32, 0.5e9)
     assert (job.sequence, job.batch) == (2048, 2048)  # what it was made for; four million tokens
     assert config.space == Space(tp=(4, 8), zero_stage=(1,), schedule=("1f1b", "zb-h1"))
     assert read_plan(LLAMA).space == Space() and read_plan(LLAMA).job.cluster == load_cluster("dgx_h100")
@@ -83,15 +83,15 @@ def test_a_folder_of_hugging_face_is_planned_by_its_shape(tmp_path, capsys):
     ("overrides", "message"),
     [
         ([], "plan: no model; a plan is for one model; give model=NAME, one of deepseek_v2, "),
-        (["model=olmo_1b"], "plan: no cluster; a plan is for one cluster; give cluster=NAME, one of dgx_a100, "),
+        (["model=olmo_1b"], "plan: no cluster; a plan is for one cluster; give cluster=NAME, one of aws_l40s, "),
         (
             ["model=gpt9", "cluster=dgx_h100"],
             "plan: model='gpt9'; neither a preset nor a folder; choose one of dee",
         ),
-        (["model=olmo_1b", "cluster=moon"], "load_cluster: name='moon'; there is no such cluster; choose one of dgx_a"),
-        ([*LLAMA, "cluster.n_nodes=0"], "ClusterSpec 'DGX H100': n_nodes=0; a cluster has nodes and GPUs; give n_node"),
+        (["model=olmo_1b", "cluster=moon"], "load_cluster: name='moon'; there is no such cluster; choose one of aws_l"),
+        ([*LLAMA, "cluster.n_nodes=0"], "ClusterSpec 'DGX H100': n_nodes=0; a cluster has nodes, GPUs and network ca"),
         ([*LLAMA, "cluster.n_nodes=2.5"], "cluster: n_nodes=2.5; n_nodes is of whole numbers; write it without quotes"),
-        ([*LLAMA, "cluster.between.bandwidth_bytes_per_s=0"], "Link: alpha_s=1.4e-05, bandwidth_bytes_per_s=0; a late"),
+        ([*LLAMA, "cluster.card.bandwidth_bytes_per_s=0"], "Link: alpha_s=1.4e-05, bandwidth_bytes_per_s=0; a late"),
         ([*LLAMA, "cluster.inside.alpha_s=fast"], "cluster: inside.alpha_s='fast'; alpha_s is a number; write it with"),
         ([*LLAMA, "cluster.inside.alpha_s=inf"], "Link: alpha_s=inf, bandwidth_bytes_per_s=450000000000.0; a latency"),
         ([*LLAMA, "cluster.inside.bandwidth_bytes_per_s=nan"], "Link: alpha_s=3.4e-06, bandwidth_bytes_per_s=nan; a "),

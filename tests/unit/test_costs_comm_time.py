@@ -191,7 +191,7 @@ def test_costs_in_sequence_add_up():
             r"node_size=None, world_size=6; all nodes hold .*; choose node_size in \[1, 2, ",
         ),
         ({"algorithm": "hierarchical", "node_size": 4}, r"node_size=4, world_size=6; .* in \[1, 2, 3, 6\]$"),
-        ({"node_size": 0}, r"node_size=0, world_size=6; all nodes hold the same number of ranks; choose node_size"),
+        ({"node_size": 0}, r"^comm_time all_reduce ring: node_size=0; a node has ranks; give node_size >= 1$"),
     ],
 )
 def test_bad_input_is_refused_in_four_parts(change, message):

@@ -17,6 +17,7 @@ from course_lib.hardware import (
     device_names,
     load_cluster,
     load_device,
+    wires,
 )
 
 
@@ -53,8 +54,9 @@ def test_impossible_links_are_refused(alpha_s, bandwidth):
 @pytest.mark.parametrize("name", device_names())
 def test_every_device_has_a_source_and_a_date(name):
     device = load_device(name)
-    assert "NVIDIA" in device.source and device.date.startswith("20")
-    assert device.memory_bytes() == device.memory_gb * 10**9 < device.memory_bytes(binary=True) < 1.08 * 10**9 * 141
+    assert any(maker in device.source for maker in ("NVIDIA", "AMD")) and device.date.startswith("20")
+    assert device.memory_bytes() == device.memory_gb * 10**9
+    assert device.memory_bytes() < device.memory_bytes(binary=True) < 1.08 * device.memory_bytes()
 
 
 @pytest.mark.parametrize("name", device_names())
@@ -62,7 +64,8 @@ def test_dense_and_sparse_peaks_are_apart(name):
     device = load_device(name)
     for dtype in device.sparse_flops_per_s:
         ratio = device.peak_flops_per_s(dtype, sparse=True) / device.peak_flops_per_s(dtype)
-        assert ratio == pytest.approx(2, rel=0.003)
+        misprint = name == "l40s_48" and dtype in ("bf16", "fp16")  # 362 and 733, where its clock makes 366
+        assert ratio == pytest.approx(2, rel=0.013 if misprint else 0.003)
     assert device.peak_flops_per_s("fp32") < device.peak_flops_per_s("fp16")
 
 
@@ -74,6 +77,11 @@ def test_dense_and_sparse_peaks_are_apart(name):
         ("a100_sxm_80", 1.41e9, 432, 256, 6912, 1.41e9),
         ("h100_sxm_80", 1.83e9, 528, 512, 16896, 1.98e9),
         ("h200_sxm_141", 1.83e9, 528, 512, 16896, 1.98e9),
+        ("h800_sxm_80", 1.83e9, 528, 512, 16896, 1.98e9),
+        ("mi300x_192", 2.1e9, 1216, 256, 2 * 19456, 2.1e9),  # each stream processor does two products in a cycle
+        ("rtx_3090", 1.695e9, 328, 64, 10496, 1.695e9),
+        ("rtx_4090", 2.52e9, 512, 64, 16384, 2.52e9),
+        ("rtx_5090", 2.407e9, 680, 64, 21760, 2.407e9),
     ],
 )
 def test_peaks_follow_from_clocks_and_cores(name, clock_hz, tensor_cores, products, cores, vector_clock_hz):
@@ -84,8 +92,9 @@ def test_peaks_follow_from_clocks_and_cores(name, clock_hz, tensor_cores, produc
 
 
 def test_what_was_assumed_is_marked():
-    marked = {name for name in cluster_names() if "assumed, not verified" in load_cluster(name).between.source}
-    assert marked == {"kempner_a100"}
+    marked = {name for name in cluster_names() if "assumed, not verified" in load_cluster(name).card.source}
+    assert marked == {"kempner_a100", "box_rtx_3090", "box_rtx_4090", "box_rtx_5090"}
+    assert all("assumed" in load_cluster(name).source for name in cluster_names() if name.startswith("box_"))
     assert "alpha: assumed" in ETHERNET.source and "inferred" in load_cluster("puhti_v100").inside.source
 
 
@@ -116,31 +125,49 @@ def test_nvlink_is_900_gb_per_s_for_one_gpu_both_ways_and_150_for_a_pair_one_way
 @pytest.mark.parametrize("name", cluster_names())
 def test_the_links_of_every_cluster_follow_from_its_devices(name):
     cluster = load_cluster(name)
-    one_way = cluster.device.nvlinks * cluster.device.nvlink_bytes_per_s
-    switched = cluster.gpus_per_node == 8  # otherwise each pair has its own links
-    assert cluster.inside.bandwidth_bytes_per_s == one_way / (1 if switched else cluster.gpus_per_node - 1)
+    if "PCIe" in cluster.inside.name:
+        transfers_per_s = {"4": 16e9, "5": 32e9}[cluster.inside.name[-1]]
+        lane = transfers_per_s / 8 * 128 / 130  # bytes, without the code's two bits
+        assert cluster.inside.bandwidth_bytes_per_s == pytest.approx(16 * lane, rel=0.001)
+    else:
+        one_way = cluster.device.nvlinks * cluster.device.nvlink_bytes_per_s
+        ways = cluster.gpus_per_node - 1 if cluster.mesh else 1
+        assert cluster.inside.bandwidth_bytes_per_s == one_way / ways
+        assert wires(cluster).inside_bytes_per_s == one_way
     assert cluster.between.bandwidth_bytes_per_s < cluster.inside.bandwidth_bytes_per_s
-    for part in (cluster, cluster.device, cluster.inside, cluster.between):
+    for part in (cluster, cluster.device, cluster.inside, cluster.card):
         assert part.source and "20" in part.date
 
 
 def test_clusters_and_devices_there_are():
-    assert cluster_names() == ("dgx_a100", "dgx_h100", "dgx_h200", "kempner_a100", "kempner_h100", "puhti_v100")
-    assert device_names() == ("a100_sxm_40", "a100_sxm_80", "h100_sxm_80", "h200_sxm_141", "v100_sxm_32")
+    assert device_names() == (
+        *("a100_sxm_40", "a100_sxm_80", "b200_sxm_180", "gb200_186", "gb300_288", "h100_sxm_80", "h200_sxm_141"),
+        *("h800_sxm_80", "l40s_48", "mi300x_192", "rtx_3090", "rtx_4090", "rtx_5090", "v100_sxm_32"),
+    )
     assert {name: load_cluster(name).n_gpus for name in cluster_names()} == {
+        "aws_l40s": 8,
+        "azure_mi300x": 8,
+        "box_rtx_3090": 4,
+        "box_rtx_4090": 8,
+        "box_rtx_5090": 8,
+        "deepseek_h800": 2048,
         "dgx_a100": 8,
+        "dgx_b200": 8,
         "dgx_h100": 8,
         "dgx_h200": 8,
+        "gb200_nvl72": 72,
+        "gb300_nvl72": 72,
         "kempner_a100": 144,
         "kempner_h100": 384,
         "puhti_v100": 320,
     }
+    assert {load_cluster(name).device.name for name in cluster_names()} == {load_device(n).name for n in device_names()}
 
 
 def test_an_unknown_preset_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"^load_device: name='b200'; there is no such device; choose one of a100"):
-        load_device("b200")
-    with pytest.raises(ValueError, match=r"^load_cluster: name='lumi'; there is no such cluster; choose one of dgx"):
+    with pytest.raises(ValueError, match=r"^load_device: name='b100'; there is no such device; choose one of a100"):
+        load_device("b100")
+    with pytest.raises(ValueError, match=r"^load_cluster: name='lumi'; there is no such cluster; choose one of aws"):
         load_cluster("lumi")
 
 
@@ -152,7 +179,7 @@ def test_a_peak_that_no_data_sheet_prints_is_refused():
         v100.peak_flops_per_s("fp16", sparse=True)
 
 
-@pytest.mark.parametrize("field", ["n_nodes", "gpus_per_node"])
+@pytest.mark.parametrize("field", ["n_nodes", "gpus_per_node", "nodes_in_domain", "cards"])
 def test_a_cluster_has_nodes_and_gpus(field):
     with pytest.raises(ValueError, match=rf"^ClusterSpec 'DGX A100': {field}=0; .*; give {field} >= 1$"):
         replace(load_cluster("dgx_a100"), **{field: 0})

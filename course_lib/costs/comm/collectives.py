@@ -165,7 +165,10 @@ def _check_root(call: str, root: int, world_size: int) -> None:
 
 
 def _check_nodes(call: str, algorithm: str, world_size: int, node_size: int | None) -> None:
-    if node_size is None and algorithm != "hierarchical":
+    """A hierarchy's nodes are alike; of others the last may have ranks left over."""
+    if algorithm != "hierarchical":
+        if node_size is not None and node_size < 1:
+            raise ValueError(four_parts(call, f"node_size={node_size}", "a node has ranks", "give node_size >= 1"))
         return
     if node_size is None or node_size < 1 or world_size % node_size:
         choices = [n for n in range(1, world_size + 1) if world_size % n == 0]

@@ -11,7 +11,7 @@ from operator import add
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.errors import four_parts
-from course_lib.hardware import Link
+from course_lib.hardware import Link, Wires
 from course_lib.units import MiB
 
 BUCKET_BYTES = 25 * MiB
@@ -116,7 +116,7 @@ def ddp_time(
     forward_s: float | Sequence[float],
     backward_s: float | Sequence[float],
     world_size: int,
-    inside: Link,
+    inside: Link | Wires,
     between: Link | None = None,
     node_size: int | None = None,
     bucket_bytes: int = BUCKET_BYTES,
@@ -126,6 +126,7 @@ def ddp_time(
     """The streams of one step; `layers` holds the lengths of each layer's parameters.
 
     A layer's gradients are complete together, at the end of its backward. One number for a time is each layer's.
+    `inside` and `between` are links, a card for each message; or `inside` are a cluster's wires, with all its cards.
     Raises: ValueError unless there are layers, and a time for each.
     """
     forward = _of_each("forward_s", forward_s, len(layers))
@@ -136,6 +137,8 @@ def ddp_time(
         (length for lengths in layers[::-1] for length in lengths[::-1]), bucket_bytes=bucket_bytes, itemsize=itemsize
     )
     last = accumulate(map(len, buckets))
+    if isinstance(inside, Wires):
+        node_size = min(world_size, inside.domain)
     costs = [_all_reduce(sum(bucket), world_size, itemsize, algorithm, node_size) for bucket in buckets]
     return DdpTime(
         compute_s=done[-1],

@@ -21,6 +21,7 @@ gradient's norm and a trainer's own reports come on top.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -57,7 +58,7 @@ class ShardingRow:
     shards: int
 
     def traffic(self, *, algorithm: str = "ring", node_size: int | None = None) -> CommTime:
-        """What one call sends. With `node_size`, all steps of a call between several nodes count as between them."""
+        """What one call sends. With `node_size`, each step of a call between nodes leaves them as a ring does."""
         p, s = self.world_size, self.shards
         if self.among == "shards":
             groups = [(range(first, first + s), self.numbers) for first in range(0, p, s)]
@@ -216,10 +217,23 @@ def _at_once(calls: Iterable[tuple[range, CommTime]], world_size: int, node_size
     """The same call in several groups of ranks at the same time; the first group's messages are the longest."""
     sent, received, messages = ([0] * world_size for _ in range(3))
     path: tuple[Step, ...] = ()
+    rings: list[range] = []
     for ranks, cost in calls:
         for place, rank in enumerate(ranks):
             sent[rank], received[rank] = cost.sent_bytes[place], cost.received_bytes[place]
             messages[rank] = cost.messages[place]
-        between = node_size is not None and ranks[0] // node_size != ranks[-1] // node_size
-        path = path or tuple(Step(step.nbytes, between) for step in cost.path)
-    return CommTime(sent_bytes=tuple(sent), received_bytes=tuple(received), messages=tuple(messages), path=path)
+        path = path or cost.path
+        rings.append(ranks)
+    leaving = _leaving(rings, node_size) if node_size else 0
+    return CommTime(
+        sent_bytes=tuple(sent),
+        received_bytes=tuple(received),
+        messages=tuple(messages),
+        path=tuple(Step(step.nbytes, leaving) for step in path),
+    )
+
+
+def _leaving(rings: Sequence[range], node_size: int) -> int:
+    """Of the node that most leave at once: the neighbours in a ring that are not in the same node."""
+    pairs = ((a, ranks[(place + 1) % len(ranks)]) for ranks in rings for place, a in enumerate(ranks))
+    return max(Counter(a // node_size for a, b in pairs if a // node_size != b // node_size).values(), default=0)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import starmap
 from operator import add
 from typing import NamedTuple
 
-from course_lib.hardware import Link
+from course_lib.hardware import Link, Wires
 from course_lib.split import split_sizes
 
 
 class Step(NamedTuple):
-    """One step on the critical path: its largest message, and whether any message leaves a node."""
+    """One step on the critical path: its largest message, and how many messages leave a node or reach it."""
 
     nbytes: int
-    between: bool = False
+    leaving: int = 0  # of the node that most leave; 0: all stay in their nodes
+
+    @property
+    def between(self) -> bool:
+        """Whether any message leaves a node."""
+        return self.leaving > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +55,18 @@ class CommTime:
         """Bytes that all ranks send together."""
         return sum(self.sent_bytes)
 
-    def time_s(self, inside: Link, between: Link | None = None) -> float:
-        """Seconds over `inside` links; steps that leave a node use `between`, if given."""
+    def time_s(self, inside: Link | Wires, between: Link | None = None) -> float:
+        """Seconds over `inside` links; steps that leave a node use `between`, if given: a card for each message.
+
+        On the `Wires` of a cluster, as NCCL uses them, all cards of a domain share what leaves it.
+        """
+        if isinstance(inside, Wires):
+            return sum(inside.message_s(step.nbytes, step.leaving) for step in self.path)
         return sum(((between or inside) if step.between else inside).time_s(step.nbytes) for step in self.path)
+
+    def beside(self, groups: int) -> CommTime:
+        """This, while so many groups of ranks do the same in the same nodes: as many times the messages leave these."""
+        return replace(self, path=tuple(Step(step.nbytes, groups * step.leaving) for step in self.path))
 
     @classmethod
     def nothing(cls, world_size: int) -> CommTime:
@@ -113,14 +128,24 @@ class Case:
         return tuple(size * self.itemsize for size in split_sizes(self.length, self.world_size))
 
     def step(self, nbytes: int, pairs: Iterable[tuple[int, int]]) -> Step:
-        """A step in which the `pairs` of ranks exchange messages of at most `nbytes`."""
+        """A step in which the first rank of each of the `pairs` sends at most `nbytes` to the second."""
         node = self.node_size or self.world_size
-        return Step(nbytes, any(a // node != b // node for a, b in pairs))
+        crossing = [(a // node, b // node) for a, b in pairs if a // node != b // node]
+        out, into = Counter(a for a, _ in crossing), Counter(b for _, b in crossing)
+        return Step(nbytes, max([*out.values(), *into.values()], default=0))
 
-    def rotation_path(self) -> tuple[Step, ...]:
-        """p - 1 steps in which every rank sends to the one a fixed distance on, and one sends the largest chunk."""
-        first_to_last = [(0, self.world_size - 1)]  # nodes fill in order: any rotation crosses if this does
-        return (self.step(self.chunks[0], first_to_last),) * (self.world_size - 1)
+    def ring_path(self) -> tuple[Step, ...]:
+        """p - 1 steps in which every rank sends to the next, and one of them the largest chunk."""
+        return (self._rotation(1),) * (self.world_size - 1)
+
+    def pairwise_path(self) -> tuple[Step, ...]:
+        """p - 1 steps: in step s every rank sends to the one s further on, and one of them the largest chunk."""
+        return tuple(self._rotation(s) for s in range(1, self.world_size))
+
+    def _rotation(self, s: int) -> Step:
+        """Of a node's ranks the last s send out of it, or p - s where that is less, or as many as there are others."""
+        p, node = self.world_size, self.node_size or self.world_size
+        return Step(self.chunks[0], min(s, p - s, node, p - node) if node < p else 0)
 
 
 def _each(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from course_lib.planner.policy_search import Nearest, search
 from course_lib.planner.reasons import Ranked, ranked, why_slower
 from course_lib.planner.space import RULES, Job, Space
 from course_lib.sim.exact import ExactStep
+from course_lib.sim.machine import has_constants
 from course_lib.units import GiB, format_bytes
 from course_lib.viz.ink import style
 from course_lib.viz.ink.canvas import WIDE, WIDE_EDGE, Canvas
@@ -68,7 +69,7 @@ def planner_explorer() -> Explorer:
     sheets say of a GPU's way to other nodes and of its operations per second. An outline is the step before. Where no
     policy is possible, the one that comes nearest is shown with what it lacks.
     """
-    clusters = {load_cluster(name).name: name for name in cluster_names()}
+    clusters = {cluster.name: name for name in cluster_names() if has_constants((cluster := load_cluster(name)).device)}
     return Explorer(
         _draw,
         {
@@ -136,12 +137,12 @@ def _plan(*, cut: bool, place: int, **now: Any) -> _Plan:
 
 def _changed(cluster: ClusterSpec, gpus: int, network: float, peak: float) -> ClusterSpec:
     """As many nodes as hold the GPUs, with faster or slower links and matrix units."""
-    between, device = cluster.between, cluster.device
+    card, device = cluster.card, cluster.device
     peaks = {dtype: peak * flops for dtype, flops in device.dense_flops_per_s.items()}
     return replace(
         cluster,
         n_nodes=gpus // cluster.gpus_per_node,
-        between=replace(between, bandwidth_bytes_per_s=network * between.bandwidth_bytes_per_s),
+        card=replace(card, bandwidth_bytes_per_s=network * card.bandwidth_bytes_per_s),
         device=replace(device, dense_flops_per_s=peaks),
     )
 

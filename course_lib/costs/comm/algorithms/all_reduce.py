@@ -100,7 +100,7 @@ def _across_nodes(costs: Sequence[CommTime]) -> CommTime:
         sent_bytes=_interleave([cost.sent_bytes for cost in costs]),
         received_bytes=_interleave([cost.received_bytes for cost in costs]),
         messages=_interleave([cost.messages for cost in costs]),
-        path=costs[0].path,  # the first shard is the largest
+        path=costs[0].beside(len(costs)).path,  # the first shard is the largest
     )
 
 

@@ -18,7 +18,7 @@ def reduce_scatter_ring(case: Case) -> CommTime:
         sent_bytes=tuple(M - c[r] for r in case.ranks),
         received_bytes=tuple(M - c[(r - 1) % p] for r in case.ranks),
         messages=tuple(_filled(c) - (c[r] > 0) for r in case.ranks),
-        path=case.rotation_path(),
+        path=case.ring_path(),
     )
 
 
@@ -32,7 +32,7 @@ def all_gather_ring(case: Case) -> CommTime:
         sent_bytes=tuple(M - c[(r + 1) % p] for r in case.ranks),
         received_bytes=tuple(M - c[r] for r in case.ranks),
         messages=tuple(_filled(c) - (c[(r + 1) % p] > 0) for r in case.ranks),
-        path=case.rotation_path(),
+        path=case.ring_path(),
     )
 
 
@@ -43,7 +43,7 @@ def all_gather_naive(case: Case) -> CommTime:
         sent_bytes=tuple((p - 1) * c[r] for r in case.ranks),
         received_bytes=tuple(M - c[r] for r in case.ranks),
         messages=tuple((p - 1) * (c[r] > 0) for r in case.ranks),
-        path=case.rotation_path(),
+        path=case.pairwise_path(),
     )
 
 
@@ -57,7 +57,7 @@ def all_to_all_pairwise(case: Case) -> CommTime:
         sent_bytes=tuple(M - c[r] for r in case.ranks),
         received_bytes=tuple((p - 1) * c[r] for r in case.ranks),
         messages=tuple(_filled(c) - (c[r] > 0) for r in case.ranks),
-        path=case.rotation_path(),
+        path=case.pairwise_path(),
     )
 
 
