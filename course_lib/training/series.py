@@ -22,7 +22,7 @@ from course_lib.training import checkpoint, step_folders
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.trainer import Trainer
 
-KEEP = 2
+_KEEP = 2
 
 
 class Background:
@@ -38,7 +38,7 @@ class Background:
     Raises: OSError, on all ranks, if the system refuses, by whichever method waits; the last checkpoint is still there.
     """
 
-    def __init__(self, trainer: Trainer, folder: Path, *, keep: int = KEEP) -> None:
+    def __init__(self, trainer: Trainer, folder: Path, *, keep: int = _KEEP) -> None:
         self.trainer, self.folder, self.keep = trainer, folder, keep
         begun_from = step_folders.latest(folder)  # a run is whoever goes on from its checkpoint
         self._run = (begun_from and step_folders.run_of(begun_from)) or uuid.uuid4().hex
