@@ -56,7 +56,9 @@ def test_lists_of_equal_tensors_arrive(size):
 
 def test_lists_of_uneven_tensors_agree_and_are_gloo_s_to_refuse():
     """NCCL takes them. What matters here: nobody says that the ranks disagree, and the line is the learner's."""
-    with pytest.raises(RankError, match=f"line {line_of(listed)} of .* ProcessGroupGloo::alltoall: invalid tensor size"):
+    with pytest.raises(
+        RankError, match=f"line {line_of(listed)} of .* ProcessGroupGloo::alltoall: invalid tensor size"
+    ):
         run_ranks(lambda: listed(*table(2)), 2)
 
 
