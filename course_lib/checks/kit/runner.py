@@ -33,7 +33,6 @@ class _Kept:
 
     pool: RankPool
     answer: Any = None
-    has_failed: bool = False  # so that nobody knows what the answer has left
 
     def is_fit_for(self, answer: Any) -> bool:
         """Whether a call of this answer would find the ranks as they were at their start, where it computes now."""
@@ -41,7 +40,7 @@ class _Kept:
         if pool.place is not places.current() or pool.device != switch.device_kind() or not pool.alive:
             return False
         is_another = answer is not None and answer is not self.answer
-        return not ((is_another or self.has_failed) and _has_changed(pool))
+        return not (is_another and _has_changed(pool))
 
 
 POOLS: dict[int, _Kept] = {}  # by world size, the last used one last
@@ -58,24 +57,16 @@ class Trial:
 
 def run_call(function: Callable[..., Any], arguments: tuple[Any, ...], world_size: int, *, timeout: float) -> Trial:
     """Call `function(*arguments)` on each rank; what the ranks print is shown. The first argument is the answer."""
-    answer = arguments[0] if arguments else None
-    kept = _kept(world_size, answer)
+    kept = _kept(world_size, arguments[0] if arguments else None)
     transcript = Transcript(world_size)
     try:
-        outcomes = _run(kept.pool, untouched.call, (function, arguments), timeout, transcript.add)
+        outcomes = _run(kept.pool, function, arguments, timeout, transcript.add)
     except RankError as error:
-        kept.has_failed = True
         return Trial(error=error)
     finally:
-        kept.answer = answer
         sys.stdout.write(transcript.text())
-    reports, has_left_something = zip(
-        *(cloudpickle.loads(outcomes[rank].value) for rank in range(world_size)), strict=True
-    )
-    if any(has_left_something):
-        drop_pool(world_size)
     return Trial(
-        reports=reports,
+        reports=tuple(cloudpickle.loads(outcomes[rank].value) for rank in range(world_size)),
         events=tuple(event for outcome in outcomes.values() for event in outcome.events),
     )
 
@@ -102,7 +93,10 @@ def _kept(world_size: int, answer: Any) -> _Kept:
         pool = RankPool(world_size, switch.device_kind())
         _run(pool, _warm_up, (), START_LIMIT_S, lambda rank, text: None)
         kept = _Kept(pool=pool)
-    POOLS[world_size] = POOLS.pop(world_size, kept)
+    if answer is not None:
+        kept.answer = answer
+    POOLS.pop(world_size, None)
+    POOLS[world_size] = kept
     return kept
 
 

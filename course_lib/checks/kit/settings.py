@@ -72,7 +72,6 @@ def _set_switches(values: dict[str, bool]) -> None:
 
 
 SETTINGS = (
-    Setting(environment, _set_environment),
     # PyTorch
     Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     Setting(torch.get_default_dtype, torch.set_default_dtype),
@@ -90,6 +89,7 @@ SETTINGS = (
     # this package
     Setting(lambda: dict(vars(switches.active)), _set_switches),
     # the process
+    Setting(environment, _set_environment),
     Setting(_folder, _go_to),
     Setting(_umask, os.umask),
     Setting(lambda: tuple(warnings.filters), _set_filters),
@@ -106,6 +106,6 @@ SETTINGS = (
 )
 
 
-def read_all() -> list[Any]:
-    """What each setting is now. Cost: 15 µs."""
+def read() -> list[Any]:
+    """What each of them is now. Cost: 30 µs."""
     return [setting.read() for setting in SETTINGS]

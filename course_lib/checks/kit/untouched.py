@@ -8,7 +8,7 @@ check runs, and is there again afterwards.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -38,29 +38,14 @@ def remember() -> _Start:
     global _start
     if _start is None or _start.process != os.getpid():
         definitions.remember()
-        _start = _Start(os.getpid(), settings.read_all(), Drawn())
+        _start = _Start(os.getpid(), settings.read(), Drawn())
     return _start
-
-
-def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, bool]:
-    """Runs on a rank: what a function returns, and whether it has left something that only a new process is without.
-
-    Cost: 20 µs. Definitions take longer: `has_changed` looks at them before another answer comes.
-    """
-    try:
-        value = function(*arguments)
-    finally:
-        remember().drawn.put_back()
-    return value, _has_left_something()
 
 
 def has_changed() -> bool:
     """Runs on a rank, before another answer: whether it is not as it was at its start. Cost: 2 ms."""
-    return _has_left_something() or bool(definitions.changes())
-
-
-def _has_left_something() -> bool:
-    return settings.read_all() != remember().settings
+    remember().drawn.put_back()
+    return settings.read() != remember().settings or bool(definitions.changes())
 
 
 @contextmanager
@@ -93,7 +78,6 @@ def is_graded() -> bool:
 
 def _for_checks(at_start: dict[bytes, bytes], now: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """The variables of the start; a learner's own where they say how ranks talk, a submission's never."""
-    if is_graded():
-        return at_start
-    theirs = {name: value for name, value in now.items() if name.startswith(_DIRECTS_RANKS)}
-    return theirs | {name: value for name, value in at_start.items() if not name.startswith(_DIRECTS_RANKS)}
+    kept = (b"NBGRADER_",) if is_graded() else _DIRECTS_RANKS
+    theirs = {name: value for name, value in now.items() if name.startswith(kept)}
+    return theirs | {name: value for name, value in at_start.items() if not name.startswith(kept)}
