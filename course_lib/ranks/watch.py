@@ -44,7 +44,7 @@ _ALIKE = {  # by operator of c10d: what a learner calls it, and the argument who
     "reduce_scatter_tensor_coalesced_": ("reduce_scatter_tensor", "outputs"),
     "gather_": ("gather", "input_tensors"),
     "scatter_": ("scatter", "output_tensors"),
-    "alltoall_": ("all_to_all", ""),  # ranks may send each other different lengths
+    "alltoall_": ("all_to_all", ""),  # ranks may send each other different lengths: see `_PARTS`
     "alltoall_base_": ("all_to_all_single", ""),
     "barrier": ("barrier", ""),
 }
@@ -112,7 +112,10 @@ class _Watched:
         given = dict(zip(self._names, args, strict=False)) | options
         group = ProcessGroup.unbox(given["process_group"])
         if active.guard and group.size() > 1 and (caller := _caller()) is not None:
-            Comparison(self._words(given, caller, group), group).compare()
+            comparison = Comparison(self._words(given, caller, group), group)
+            comparison.compare()
+            if parts := _PARTS.get(self._name):
+                comparison.compare_parts(parts(given))
         return self._operator.redispatch(keys & _BELOW, *args, **options)  # which lets Python's other threads run
 
     def _words(self, given: dict[str, Any], caller: str, group: ProcessGroup) -> Words:
@@ -134,6 +137,7 @@ class Comparison:
 
     def __init__(self, mine: Words, group: ProcessGroup) -> None:
         self._mine, self._group = mine, group
+        self._is_compared = any(device.type == "cpu" for device in group._device_types)
         self.what = mine.call
 
     def compare(self) -> None:
@@ -142,7 +146,7 @@ class Comparison:
         It waits for all of them, as the collective after it will. A group that carries no main memory is left alone.
         Cost: one all-gather of 8 numbers; two more only if something is wrong.
         """
-        if not any(device.type == "cpu" for device in self._group._device_types):
+        if not self._is_compared:
             return
         codes = self._gathered(torch.tensor(self._mine.codes(), device="cpu"))
         if all(torch.equal(codes[0], other) for other in codes):
@@ -154,12 +158,54 @@ class Comparison:
         words = [pickle.loads(bytes(x[:n].tolist())) for x, n in zip(self._gathered(padded), lengths, strict=True)]
         raise ValueError(_mismatch(dict(zip(dist.get_process_group_ranks(self._group), words, strict=True))))
 
+    def compare_parts(self, parts: list[list[int]]) -> None:
+        """Raise the same ValueError on all ranks unless each sends to each other one what that one expects.
+
+        `parts` are the numbers that go to each rank of the group, and those that come from each. Lists of another
+        length are a mistake that a rank sees alone. Cost: one all-gather of both.
+        """
+        if not self._is_compared:
+            return
+        size, operation = self._group.size(), self._mine.operation
+        if other := [len(numbers) for numbers in parts if len(numbers) != size]:
+            values, rule = f"{other[0]} of {size} parts", "each rank sends a part to each rank, and gets one from each"
+            raise ValueError(four_parts(operation, values, rule, "give one for every rank, of no rows if need be"))
+        sent, expected = torch.stack(self._gathered(torch.tensor(parts, device="cpu"))).unbind(1)
+        wrong = (sent != expected.T).nonzero().tolist()
+        if wrong:
+            source, target = wrong[0]
+            ranks = dist.get_process_group_ranks(self._group)
+            values = f"rank {ranks[source]} sends {sent[source, target]} numbers to rank {ranks[target]}"
+            values += f", which expects {expected[target, source]} from it"
+            rule = "what one rank sends to another is what that one has room for"
+            way_out = "what rank i expects from rank j is what rank j gives for rank i: look at both lists"
+            raise ValueError(four_parts(operation, values, rule, way_out))
+
     def _gathered(self, mine: Tensor) -> list[Tensor]:
         """Every rank's tensor. The back end is asked directly: through `dist` this would come here again."""
         everyone = [torch.empty_like(mine) for _ in range(self._group.size())]
         backend: Any = self._group._get_backend(torch.device("cpu"))
         backend.allgather([everyone], [mine]).wait()
         return everyone
+
+
+def _of_lists(given: dict[str, Any]) -> list[list[int]]:
+    """How many numbers a rank sends to each one, and expects from each."""
+    return [[x.numel() for x in given[name]] for name in ("input_tensors", "output_tensors")]
+
+
+def _of_rows(given: dict[str, Any]) -> list[list[int]]:
+    """The same of tensors that are cut into rows, evenly if nothing is said."""
+    size = ProcessGroup.unbox(given["process_group"]).size()
+    parts = []
+    for side in ("input", "output"):
+        rows = given[side].shape[0] if given[side].dim() else 1
+        cut = given[f"{side}_split_sizes"] or [rows // size] * size
+        parts.append([n * (given[side].numel() // max(rows, 1)) for n in cut])
+    return parts
+
+
+_PARTS = {"all_to_all": _of_lists, "all_to_all_single": _of_rows}
 
 
 def _mismatch(words: dict[int, Words]) -> str:

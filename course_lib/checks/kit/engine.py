@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from typing import Any
 
@@ -13,12 +12,14 @@ from course_lib.checks.kit.result import CheckResult, LevelResult, NotYet
 from course_lib.checks.kit.script import ScriptExercise, why_script_fails
 from course_lib.checks.kit.sheet import NumberExercise, judge_numbers
 from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.untouched import is_graded, undisturbed
 from course_lib.errors import four_parts
 from course_lib.ranks.tasks import packed
 
 _TIMEOUT_S = 10.0
 
 
+@undisturbed()
 def check(
     exercise: str, answer: Any, *, part: str | None = None, seed: int = 0, timeout: float = _TIMEOUT_S
 ) -> CheckResult:
@@ -27,7 +28,7 @@ def check(
     A function runs on real ranks only, `timeout` seconds at most per run. `part` names one level; `seed` draws other
     inputs. While nbgrader grades, calls without `part` do nothing: the graded cells follow.
     """
-    if part is None and _is_graded():
+    if part is None and is_graded():
         return CheckResult(exercise=exercise, title=find(exercise).title, levels=())
     result = _judged(exercise, answer, part, seed=seed, timeout=timeout)
     print(result)
@@ -36,6 +37,7 @@ def check(
     return result
 
 
+@undisturbed()
 def grade(exercise: str, answer: Any, part: str, *, seed: int = 0) -> None:
     """What a graded cell runs: print the verdict on one level of an exercise if it passes.
 
@@ -43,13 +45,9 @@ def grade(exercise: str, answer: Any, part: str, *, seed: int = 0) -> None:
     """
     result = _judged(exercise, answer, part, seed=seed, timeout=_TIMEOUT_S)
     if not result.passed:
-        why = result.reason if _is_graded() else "the check above says why"
+        why = result.reason if is_graded() else "the check above says why"
         raise NotYet(f"{exercise} {part}, {result.points} of {result.possible} points: {why}")
     print(result)
-
-
-def _is_graded() -> bool:
-    return os.environ.get("NBGRADER_EXECUTION") == "autograde"
 
 
 def _judged(exercise: str, answer: Any, part: str | None, *, seed: int, timeout: float) -> CheckResult:

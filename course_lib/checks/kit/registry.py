@@ -10,6 +10,7 @@ from pathlib import Path
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.script import ScriptExercise
 from course_lib.checks.kit.sheet import Given, NumberExercise
+from course_lib.checks.kit.untouched import undisturbed
 from course_lib.errors import four_parts
 
 Exercise = NumberExercise | ProbeExercise | ScriptExercise
@@ -43,6 +44,7 @@ def find(exercise: str) -> Exercise:
     return spec
 
 
+@undisturbed()
 def given(exercise: str, seed: int = 0) -> Given:
     """The numbers that an exercise starts from; other ones for another seed."""
     spec = find(exercise)
