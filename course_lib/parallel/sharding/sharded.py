@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from course_lib.comm.switches import active
 from course_lib.parallel.sharding import untouched
 from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.secondary import SecondaryRow
 from course_lib.parallel.sharding.units import Unit, make_units
 from course_lib.parallel.sharding.wrapping import Policy, by_block
 from course_lib.parallel.table import agreement
@@ -111,7 +112,8 @@ class ShardedModel:
             self.give_up()
         self.latest = None
         for row in self.rows:
-            row.kept = None  # of a forward without a backward; the weights may have changed
+            if isinstance(row, SecondaryRow):
+                row.kept = None  # of a forward without a backward; the weights may have changed
         rule, way_out = "its numbers are this rank's piece of a row", "change its numbers in place"
         problem = untouched.changed(self.model, self.rows)
         agreement.no_problem(_OPERATION, problem, rule, way_out, self.sharing.everyone, compare=active.guard)

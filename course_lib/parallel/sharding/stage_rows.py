@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from course_lib.parallel.pipelines.executor import Pipeline
-from course_lib.parallel.sharding.flat_row import FlatRow, Sharing
+from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.zero import ResidentRow
 
 
 class StageRows:
@@ -26,10 +27,10 @@ class StageRows:
             for stage in sorted(pipeline.stages, key=pipeline.ends.__getitem__)
             for parameter in pipeline.stages[stage].parameters()
         }
-        self.rows: dict[int, list[FlatRow]] = {stage: [] for stage in pipeline.stages}
+        self.rows: dict[int, list[ResidentRow]] = {stage: [] for stage in pipeline.stages}
         for row in rows:
             last = max((complete_with[parameter] for parameter in row.values()), key=pipeline.ends.__getitem__)
-            self.rows[last].append(FlatRow(row, sharing))
+            self.rows[last].append(ResidentRow(row, sharing))
         self.all = [row for rows in self.rows.values() for row in rows]
         self.pieces = {name: piece for row in self.all for name, piece in row.pieces.items()}
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from course_lib.errors import four_parts
-from course_lib.parallel.sharding.flat_row import FlatRow, Sharing
+from course_lib.parallel.sharding.additions import make_row
+from course_lib.parallel.sharding.flat_row import Sharing
 from course_lib.parallel.sharding.wrapping import Names, Policy
 from course_lib.parallel.table.layout import first_names
 
@@ -24,7 +25,7 @@ class Unit:
     ) -> None:
         self.label, self.modules, self.named, self.is_root = label_of(group), modules, named, not group
         in_rows = rows_of(named, resident=sharing.resident, uneven=sharing.uneven)
-        self.rows = [FlatRow(in_row, sharing) for in_row in in_rows]
+        self.rows = [make_row(in_row, sharing) for in_row in in_rows]
         self.trained = [p for p in named.values() if p.requires_grad]
         self.awaited: set[nn.Parameter] = set()
         self.is_reduced = False
