@@ -19,14 +19,10 @@ from course_lib.parallel.table.placement import At, Shard
 from course_lib.parallel.tensors.block import is_rms_norm
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.dropout import spread_dropout
+from course_lib.parallel.tensors.entrance import Entrance
 from course_lib.parallel.tensors.faults import another_kind, heads_apart, hooked, hooks_of, tied_apart
-from course_lib.parallel.tensors.layers import (
-    ColumnParallelLinear,
-    Entrance,
-    ParallelRMSNorm,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-)
+from course_lib.parallel.tensors.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from course_lib.parallel.tensors.norm import ParallelRMSNorm
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.region import Region
 from course_lib.parallel.tensors.styles import Plan, Style, copies_of, fitting_ranks, head_size_of, styles_of
@@ -63,7 +59,6 @@ class TensorParallel:
         self.size, self.rank = layout.sizes[AXIS], at[AXIS]
         self.words: range | None = None  # those whose logits this rank has, if they are cut
         self.vocab_size = 0  # of all ranks then
-        self._entrances: dict[tuple[str, int, bool], Entrance] = {}
 
     def cut(self, styles: dict[str, Style]) -> None:
         """Replace the modules.
@@ -82,6 +77,7 @@ class TensorParallel:
         self._check_ties(styles)
         for module in self.model.modules():
             self._count_heads(module)
+            self._share_entrances(module)
 
     def _part(self, name: str, module: nn.Module, style: Style) -> nn.Module:
         if style == "shared":
@@ -112,10 +108,8 @@ class TensorParallel:
             self.words = range(*shard.span(linear.out_features, self.rank, self.size))
             self.vocab_size = linear.out_features
         self._keep(name, linear, {"weight": shard, "bias": shard})
-        key = name.rpartition(".")[0], linear.in_features, linear.bias is not None
-        entrance = self._entrances.setdefault(key, Entrance(self.region))
         gathered = linear.out_features if style == "column, gathered" else 0
-        return ColumnParallelLinear(linear, entrance, gathered=gathered)
+        return ColumnParallelLinear(linear, self.region, gathered=gathered)
 
     def _keep(self, name: str, module: nn.Module, shards: dict[str, Shard]) -> None:
         """Cut a module's parameters and write it down; each stays the same object, which a tied module has too."""
@@ -158,6 +152,18 @@ class TensorParallel:
         q, k = getattr(module, "q_proj", None), getattr(module, "k_proj", None)
         if hasattr(module, "num_key_value_groups") and isinstance(k, ColumnParallelLinear):
             module.num_key_value_groups = len(q.weight) // len(k.weight)  # type: ignore[union-attr, assignment]
+
+    def _share_entrances(self, module: nn.Module) -> None:
+        """Let maps of one module enter once that may read the same input."""
+        alike: dict[tuple[int, bool], list[ColumnParallelLinear]] = {}
+        for child in module.children():
+            if isinstance(child, ColumnParallelLinear):
+                key = child.weight.shape[1], child.bias is not None  # what is one product has one width, and one bias
+                alike.setdefault(key, []).append(child)
+        for maps in alike.values():
+            # A map that is alone has nobody to share with, and gathers again only if it must.
+            if len(maps) > 1 or self.region.sequence_parallel == "regather":
+                Entrance(module, maps)
 
     def _check_ties(self, styles: dict[str, Style]) -> None:
         for name, full in self.layout.first_name.items():
