@@ -60,7 +60,9 @@ class FlatRow:
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], sharing: Sharing) -> None:
-        self.names, self.parameters, self.sharing = tuple(named), tuple(named.values()), sharing
+        self.names = tuple(named)
+        self.parameters = tuple(named.values())
+        self.sharing = sharing
         self.shapes = [parameter.shape for parameter in self.parameters]
         self.sizes = [parameter.numel() for parameter in self.parameters]
         first = self.parameters[0]
@@ -87,10 +89,10 @@ class FlatRow:
         self._gathering: comm.Work | None = None  # an all-gather that is under way
         self._reducing: Tensor | None = None  # the row of gradients while they are added up
         self._works: list[comm.Work] = []  # which do so
-        self._put_aside: list[Tensor | None] = [None] * len(self.parameters)  # gradients of pieces, while it is whole
+        self._put_aside: list[Tensor | None] = [None for _ in self.parameters]  # gradients of pieces, while it is whole
 
         self._take_over()
-        self.pieces = dict(zip(self.names, self.parameters, strict=True))
+        self.pieces = dict(named)
         self.show_pieces()
         self.free()
 
@@ -106,11 +108,14 @@ class FlatRow:
 
     def _stretches(self) -> list[slice]:
         """Which numbers of each parameter this rank's piece has."""
-        shards, total, start = self.sharing.shards, sum(self.sizes), 0
-        cut = Flat(axis="", row="")  # the rule of the table (`Layout`), which names an axis and a row; here is one row
+        shards = self.sharing.shards
+        total = sum(self.sizes)
+        rule = Flat(axis="", row="")  # that of the table (`Layout`); here there is one row, and it needs no name
         found = []
+        start = 0
         for length in self.sizes:
-            found.append(cut.piece(Stretch(start, length, total), shards.rank(), shards.size()))
+            stretch = Stretch(start, length, total)
+            found.append(rule.piece(stretch, shards.rank(), shards.size()))
             start += length
         return found
 
@@ -142,7 +147,10 @@ class FlatRow:
             self._of_this_rank(self.whole).copy_(self.shard)
         if self.sharing.shards.size() > 1:
             self._gathering = comm.all_gather_(
-                self.whole, algorithm=self.sharing.algorithm, group=self.sharing.shards, async_op=async_op
+                self.whole,
+                algorithm=self.sharing.algorithm,
+                group=self.sharing.shards,
+                async_op=async_op,
             )
 
     def _give_memory(self) -> None:
@@ -163,7 +171,8 @@ class FlatRow:
         # What earlier micro-batches left is in the shape of pieces, and autograd would refuse to add to it.
         self._put_aside = [parameter.grad for parameter in self.parameters]
         for parameter, view in zip(self.parameters, self.views, strict=True):
-            parameter.grad, parameter.data = None, view
+            parameter.grad = None
+            parameter.data = view
 
     def free(self, *, keep: bool = False) -> None:
         """Give the memory back; the parameters are this rank's pieces.
@@ -179,11 +188,12 @@ class FlatRow:
     def show_pieces(self) -> None:
         """Let the optimizer work: parameters and gradients are this rank's."""
         self.is_whole = False
-        for parameter, piece in zip(self.parameters, self._pieces_of(self.shard), strict=True):
-            parameter.grad, parameter.data = None, piece
-        for parameter, gradient in zip(self.parameters, self._put_aside, strict=True):
+        pieces = self._pieces_of(self.shard)
+        for parameter, piece, gradient in zip(self.parameters, pieces, self._put_aside, strict=True):
+            parameter.grad = None  # first, since a gradient must have the shape of its parameter
+            parameter.data = piece
             parameter.grad = gradient
-        self._put_aside = [None] * len(self.parameters)
+        self._put_aside = [None for _ in self.parameters]
 
     def _pieces_of(self, shard: Tensor) -> list[Tensor]:
         """A shard by parameter: (n,), but of the parameter's shape where one rank has the whole row."""
@@ -199,10 +209,14 @@ class FlatRow:
 
         Cost: a reduce-scatter of N numbers in the dtype of reducing.
         """
-        self._reducing, self._works = self._row_of_gradients(), []
+        self._reducing = self._row_of_gradients()
+        self._works = []
         if self.sharing.shards.size() > 1:
             work = comm.reduce_scatter_(
-                self._reducing, algorithm=self.sharing.algorithm, group=self.sharing.shards, async_op=async_op
+                self._reducing,
+                algorithm=self.sharing.algorithm,
+                group=self.sharing.shards,
+                async_op=async_op,
             )
             if work is not None:
                 self._works.append(work)

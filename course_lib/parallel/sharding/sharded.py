@@ -55,12 +55,21 @@ class ShardedModel:
         overlap: bool = True,
         late: bool = False,
     ) -> None:
-        self.model, self.sharing = model, sharing
-        self.reshard_after_forward, self.overlap, self.late = reshard_after_forward, overlap, late
+        self.model = model
+        self.sharing = sharing
+        self.reshard_after_forward = reshard_after_forward
+        self.overlap = overlap
+        self.late = late
         self.units = make_units(model, policy, sharing)
-        self.pieces = {name: piece for unit in self.units for name, piece in unit.pieces.items()}
-        self.names = {p: name for unit in self.units for name, p in unit.named.items()}
-        self.unit_of = {p: unit for unit in self.units for p in unit.trained}
+        self.pieces: dict[str, nn.Parameter] = {}
+        self.names: dict[nn.Parameter, str] = {}
+        self.unit_of: dict[nn.Parameter, Unit] = {}
+        for unit in self.units:
+            self.pieces |= unit.pieces
+            for name, parameter in unit.named.items():
+                self.names[parameter] = name
+            for parameter in unit.trained:
+                self.unit_of[parameter] = unit
         self.before: dict[Unit, Unit] = {}  # unit -> the one that is used before it in forward
         self.after: dict[Unit, Unit] = {}
         self.latest: Unit | None = None  # in this forward
@@ -183,10 +192,10 @@ class ShardedModel:
         self.is_settled = self.syncing or not self.late
         if not self.is_settled:
             return
-        trained = [unit for unit in self.units if unit.trained]
-        missing = [self.names[p] for unit in trained for p in unit.trained if p in unit.awaited]
-        if len(missing) == sum(len(unit.trained) for unit in trained):
+        missing = [self.names[p] for p, unit in self.unit_of.items() if p in unit.awaited]
+        if len(missing) == len(self.unit_of):
             return self._free_all()  # torch.autograd.grad took them away
+        trained = [unit for unit in self.units if unit.trained]
         for unit in reversed(trained):
             if not unit.is_reduced:
                 self._reduce(unit)

@@ -53,7 +53,7 @@ def _check(parameter: nn.Parameter, row: FlatRow, optimizer: Optimizer) -> None:
     name, kind = _name_in(row, parameter), type(optimizer).__name__
     if row.sharing.resident:
         values, rule = f"{kind} holds the whole {name}", "with ZeRO-1 and ZeRO-2 gradients come to this rank's pieces"
-        raise ValueError(four_parts("zero", values, rule, "build the optimizer of `ShardedModel.pieces`"))
+        raise ValueError(four_parts("zero", values, rule, "build the optimizer of the pieces, `ShardedModel.pieces`"))
     if row.is_whole:
         values, rule = f"{kind} steps while {name} is whole", "its gradients wait for the backward of a later forward"
         raise ValueError(four_parts("fully_shard", values, rule, "evaluate under torch.no_grad(), or after the step"))

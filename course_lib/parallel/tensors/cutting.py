@@ -45,8 +45,11 @@ def tensor_parallel(model: nn.Module, *, group: ProcessGroup | None = None, plan
     layout = Layout(model, {AXIS: group.size()})
     broadcast_state(model, group, dist.get_process_group_ranks(group)[0])
     region = Region(operators=Operators(group=group))
-    whole: dict[str, Style] = {name: "column, gathered" if s == "logits" else s for name, s in styles.items()}
-    TensorParallel(model, layout, {AXIS: group.rank()}, region).cut(whole)
+    with_whole_logits = dict(styles)
+    for name, style in styles.items():
+        if style == "logits":
+            with_whole_logits[name] = "column, gathered"
+    TensorParallel(model, layout, {AXIS: group.rank()}, region).cut(with_whole_logits)
     spread_dropout(model, styles, region)
     return layout
 
@@ -55,8 +58,12 @@ class TensorParallel:
     """Cuts a model's modules for the rank at `at`, and writes into the layout what lies where."""
 
     def __init__(self, model: nn.Module, layout: Layout, at: At, region: Region) -> None:
-        self.model, self.layout, self.at, self.region = model, layout, at, region
-        self.size, self.rank = layout.sizes[AXIS], at[AXIS]
+        self.model = model
+        self.layout = layout
+        self.at = at
+        self.region = region
+        self.size = layout.sizes[AXIS]
+        self.rank = at[AXIS]
         self.words: range | None = None  # those whose logits this rank has, if they are cut
         self.vocab_size = 0  # of all ranks then
 
@@ -69,11 +76,12 @@ class TensorParallel:
         for name, style in styles.items():
             module = self.model.get_submodule(name)
             part = self._part(name, module, style)
-            if part is not module:
-                if hooks := hooks_of(module):
-                    raise hooked(name, hooks).error
-                parent, _, own = name.rpartition(".")
-                setattr(self.model.get_submodule(parent), own, part)
+            if part is module:
+                continue
+            if hooks := hooks_of(module):
+                raise hooked(name, hooks).error  # nobody would call them
+            parent, _, own = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), own, part)
         self._check_ties(styles)
         for module in self.model.modules():
             self._count_heads(module)
@@ -87,10 +95,12 @@ class TensorParallel:
         if style == "full norm":
             if not is_rms_norm(module):
                 raise another_kind(name, module, "RMSNorm", style).error
-            source = self.layout.places[f"{name.removesuffix('norm')}proj.weight"].shard[AXIS]
+            # Its weight is cut as the map is whose features it normalises: q_norm as q_proj.
+            source = f"{name.removesuffix('norm')}proj.weight"
+            copies = self.layout.places[source].shard[AXIS].copies
             width = module.get_parameter("weight").numel()
-            self._keep(name, module, {"weight": Shard(0, source.copies)})
-            return ParallelRMSNorm(module, self.region, width=width, copies=source.copies)
+            self._keep(name, module, {"weight": Shard(0, copies)})
+            return ParallelRMSNorm(module, self.region, width=width, copies=copies)
         if style == "vocabulary":
             module = _expect(name, module, nn.Embedding, style)
             rows = Shard(0).span(module.num_embeddings, self.rank, self.size)
@@ -116,22 +126,26 @@ class TensorParallel:
         for kind, parameter in module.named_parameters():
             if kind not in shards:
                 continue
-            full, shard = self.layout.first_name[f"{name}.{kind}"], shards[kind]
+            shard = shards[kind]
+            full = self.layout.first_name[f"{name}.{kind}"]
             cut = self.layout.places[full].shard
-            if AXIS in cut:
+            if AXIS in cut:  # by a module that it is tied to
                 if cut[AXIS] != shard:
                     owner = full.rpartition(".")[0]
                     raise tied_apart(owner, {owner: cut[AXIS], name: shard}).error
                 continue
             self.layout.write(full, shard={**cut, AXIS: shard})
             if shard.copies > 1:
+                # Each copy learns from other queries, so its gradient is a term.
                 self._write_partial(full)
             first, last = shard.span(parameter.shape[shard.dim], self.rank, self.size)
-            parameter.data = parameter.data.narrow(shard.dim, first, last - first).clone()
+            part = parameter.data.narrow(shard.dim, first, last - first)
+            parameter.data = part.clone()  # a view would keep the whole in memory
 
     def _write_partial(self, name: str) -> None:
         full = self.layout.first_name[name]
-        self.layout.write(full, partial=self.layout.places[full].partial | {AXIS})
+        before = self.layout.places[full].partial
+        self.layout.write(full, partial=before | {AXIS})
 
     def _copies(self, name: str, linear: nn.Linear) -> int:
         """On how many neighbouring ranks a head of keys or values lies, if there are fewer heads than ranks.
@@ -149,7 +163,8 @@ class TensorParallel:
 
     def _count_heads(self, module: nn.Module) -> None:
         """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""
-        q, k = getattr(module, "q_proj", None), getattr(module, "k_proj", None)
+        q = getattr(module, "q_proj", None)
+        k = getattr(module, "k_proj", None)
         if hasattr(module, "num_key_value_groups") and isinstance(k, ColumnParallelLinear):
             module.num_key_value_groups = len(q.weight) // len(k.weight)  # type: ignore[union-attr, assignment]
 
@@ -166,10 +181,17 @@ class TensorParallel:
                 Entrance(module, maps)
 
     def _check_ties(self, styles: dict[str, Style]) -> None:
+        """A tensor that is cut belongs to modules of the plan alone: to another one it would be whole."""
         for name, full in self.layout.first_name.items():
-            if (shard := self.layout.places[full].shard.get(AXIS)) and name.rpartition(".")[0] not in styles:
-                tied = [other.rpartition(".")[0] for other, first in self.layout.first_name.items() if first == full]
-                raise tied_apart(tied[0], {one: shard if one in styles else None for one in tied}).error
+            shard = self.layout.places[full].shard.get(AXIS)
+            if shard is None or name.rpartition(".")[0] in styles:
+                continue
+            found: dict[str, Shard | None] = {}
+            for other, first in self.layout.first_name.items():
+                if first == full:
+                    module = other.rpartition(".")[0]
+                    found[module] = shard if module in styles else None
+            raise tied_apart(next(iter(found)), found).error
 
 
 def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -> None:

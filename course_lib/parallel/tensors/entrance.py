@@ -110,7 +110,7 @@ class _EnteringLinear(torch.autograd.Function):
             finish = _begin_to_sum(terms, region)
 
         # While that message is under way, the gradients of the weights, which need nobody.
-        found: list[Tensor | None] = [None] * len(wanted)
+        found: list[Tensor | None] = [None for _ in wanted]
         if any(wanted):
             whole = _entered(kept, region) if region.sequence_parallel == "regather" else kept
             sizes = [len(weight) for weight in weights]
@@ -118,7 +118,9 @@ class _EnteringLinear(torch.autograd.Function):
             found = [*of_weights.split(sizes)]
             if ctx.has_biases:
                 found += rows.sum(0).split(sizes)
-        found = [one if is_wanted else None for one, is_wanted in zip(found, wanted, strict=True)]
+        for number, is_wanted in enumerate(wanted):
+            if not is_wanted:
+                found[number] = None  # of what is frozen
         return finish() if finish else None, None, None, *found
 
 

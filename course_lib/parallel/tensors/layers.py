@@ -35,8 +35,10 @@ class ColumnParallelLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, region: Region, *, gathered: int = 0) -> None:
         super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-        self.region, self.gathered = region, gathered
+        self.weight = linear.weight
+        self.bias = linear.bias
+        self.region = region
+        self.gathered = gathered
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.features(x)  # (B, S, out/tp)
@@ -60,14 +62,17 @@ class RowParallelLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, region: Region) -> None:
         super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
+        self.weight = linear.weight
+        self.bias = linear.bias
         self.region = region
 
     def forward(self, x: Tensor) -> Tensor:
         terms = F.linear(x, self.weight)  # (B, S, out), but of this rank's features alone
         y = self.region.leave(terms)
         # Before the sum every rank would add the bias, and y would have it tp times.
-        return y if self.bias is None else y + self.bias
+        if self.bias is not None:
+            y = y + self.bias
+        return y
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -80,19 +85,22 @@ class VocabParallelEmbedding(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, region: Region, rows: tuple[int, int]) -> None:
         super().__init__()
-        self.weight, self.region = embedding.weight, region
+        self.weight = embedding.weight
+        self.region = region
         self.first, self.last = rows
         self.vocab_size = embedding.num_embeddings
-        # Of a padding token there is a row without a gradient, on the rank that has it.
+        # A padding token's row gets no gradient, on the rank that has it.
         self.padding: int | None = None
-        if embedding.padding_idx is not None and self.first <= embedding.padding_idx < self.last:
-            self.padding = embedding.padding_idx - self.first
+        padding = embedding.padding_idx
+        if padding is not None and self.first <= padding < self.last:
+            self.padding = padding - self.first
 
     def forward(self, tokens: Tensor) -> Tensor:
         check_words("VocabParallelEmbedding", tokens, self.vocab_size)
-        others = (tokens < self.first) | (tokens >= self.last)  # (B, S): words that are not in this rank's rows
+        others = (tokens < self.first) | (tokens >= self.last)  # (B, S): words of other ranks
         # They look at row 0 instead, since some row must be looked at, and what they find there is made zero.
         places = (tokens - self.first).masked_fill(others, 0)
         mine = F.embedding(places, self.weight, self.padding)  # (B, S, H)
         mine = mine.masked_fill(others.unsqueeze(-1), 0.0)
-        return self.region.leave(mine)  # of every token one rank has the row, the others add zeros
+        # Of every token one rank has the row, and the others add zeros.
+        return self.region.leave(mine)
