@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from course_lib.parallel.table.placement import At, Box, Flat, Place, Stretch, boxes_of
 
+_Rectangle = tuple[float, float, float, float]  # top, bottom, left, right; each from 0 to 1 of a tensor
+
 
 class Layout:
     """The places of a model's parameters and buffers by the model's own names; what is tied has its first name.
@@ -30,7 +32,8 @@ class Layout:
         self.averaged: set[str] = set()  # axes over which a technique averages gradients
         self.places: dict[str, Place] = {}
         for name, parameter in model.named_parameters():
-            self.places[name] = Place(shape=tuple(parameter.shape), trained=parameter.requires_grad)
+            shape = tuple(parameter.shape)
+            self.places[name] = Place(shape=shape, trained=parameter.requires_grad)
         self.parameters = tuple(self.places)
         for name, buffer in model.named_buffers():
             self.places[name] = Place(shape=tuple(buffer.shape), trained=False)
@@ -83,16 +86,8 @@ class Layout:
 
     def boxes(self, name: str, at: At) -> list[Box]:
         """Where in a tensor lies what the rank at `at` has of it, in its order: a box, or several for a stretch."""
-        place = self.places[name]
-        # What the shards leave is a box: where it begins in the tensor, and how long it is along each dim.
-        origin = [0 for _ in place.shape]
-        lengths = list(place.shape)
-        for axis, shard in place.shard.items():
-            start, end = shard.span(lengths[shard.dim], at[axis], self.sizes[axis])
-            origin[shard.dim] += start
-            lengths[shard.dim] = end - start
-
-        # Of that box a flat row may leave a stretch, which begins and ends in the midst of a row.
+        origin, lengths = self._box(name, at)
+        # Of what the shards leave, one box, a flat row may have a stretch. It begins and ends in the midst of a row.
         piece = self._piece(name, at)
         found: list[Box] = []
         for offsets, sizes in boxes_of(lengths, piece.start, piece.stop):
@@ -143,7 +138,7 @@ class Layout:
             self._fill(name, whole, part, rank)
         return whole
 
-    def regions(self) -> dict[str, list[list[tuple[float, float, float, float]]]]:
+    def regions(self) -> dict[str, list[list[_Rectangle]]]:
         """For a picture: which rows and columns of each tensor every rank has, from 0 to 1, as rectangles.
 
         A stretch of a flat row is up to three of them: the end of a row, whole rows, and the beginning of one.
@@ -158,7 +153,7 @@ class Layout:
         """Of the whole tensors."""
         return {name: place.shape for name, place in self.places.items()}
 
-    def _region(self, name: str, at: At) -> list[tuple[float, float, float, float]]:
+    def _region(self, name: str, at: At) -> list[_Rectangle]:
         if not self.size_at(name, at):
             return []
         # A vector is a matrix of one column, and a number one of one row, too.
@@ -172,14 +167,22 @@ class Layout:
             found.append((top, bottom, left, right))
         return found
 
+    def _box(self, name: str, at: At) -> tuple[list[int], list[int]]:
+        """What its shards leave the rank at `at` of a tensor: where that begins along each dim, and how long it is."""
+        place = self.places[name]
+        origin = [0 for _ in place.shape]
+        lengths = list(place.shape)
+        for axis, shard in place.shard.items():
+            # A dim may be cut along two axes: the second one cuts what the first has left.
+            first, last = shard.span(lengths[shard.dim], at[axis], self.sizes[axis])
+            origin[shard.dim] += first
+            lengths[shard.dim] = last - first
+        return origin, lengths
+
     def _left(self, name: str, at: At) -> int:
         """How many of a tensor's numbers its shards leave the rank at `at`."""
-        place = self.places[name]
-        shape = list(place.shape)
-        for axis, shard in place.shard.items():
-            first, last = shard.span(shape[shard.dim], at[axis], self.sizes[axis])
-            shape[shard.dim] = last - first
-        return prod(shape)
+        _, lengths = self._box(name, at)
+        return prod(lengths)
 
     def _is_even(self, name: str) -> bool:
         sizes = {axis: self.sizes[axis] for axis in self.places[name].shard}
@@ -191,7 +194,8 @@ class Layout:
         flat = self.places[name].flat
         if flat is None:
             return slice(0, self._left(name, at))
-        return flat.piece(self._stretch(name, flat, at), at[flat.axis], self.sizes[flat.axis])
+        stretch = self._stretch(name, flat, at)
+        return flat.piece(stretch, at[flat.axis], self.sizes[flat.axis])
 
     def _stretch(self, name: str, flat: Flat, at: At) -> Stretch:
         """Where in its flat row a tensor lies: the row that ranks share whose other coordinates are those of `at`."""
@@ -204,7 +208,8 @@ class Layout:
         held = [other for other in in_row if self.places[other].is_held(at)]
         sizes = [self._left(other, at) for other in held]
         number = held.index(name)
-        return Stretch(sum(sizes[:number]), sizes[number], sum(sizes))
+        start = sum(sizes[:number])
+        return Stretch(start, sizes[number], sum(sizes))
 
     def describe(self, name: str) -> str:
         """Where a tensor lies, in words; of a row that differs from rank to rank, as the first rank that has it."""
@@ -229,9 +234,9 @@ class Layout:
         return not x.dim() and bool(self.places[name].shape)
 
     def _sharded(self, name: str, whole: Tensor, at: At) -> Tensor:
-        for axis, shard in self.places[name].shard.items():
-            first, last = shard.span(whole.shape[shard.dim], at[axis], self.sizes[axis])
-            whole = whole.narrow(shard.dim, first, last - first)
+        origin, lengths = self._box(name, at)
+        for dim in {shard.dim for shard in self.places[name].shard.values()}:
+            whole = whole.narrow(dim, origin[dim], lengths[dim])
         return whole
 
     def _fill(self, name: str, whole: Tensor, part: Tensor | None, at: At) -> None:
