@@ -8,8 +8,9 @@ Between steps a rank has its piece alone, the shard. `FlatRow` has the steps of 
     reduce         after backward, a reduce-scatter adds up the whole gradients
     finish_reduce  the optimizer finds this rank's piece of their average
 
-A piece ends where `torch.tensor_split` cuts the row, without regard to where a parameter ends. So a rank may have
-a third of one parameter, all of the next, and nothing of the others.
+A piece ends where `torch.tensor_split` cuts the row, without regard to where a parameter ends. Say a unit has a weight
+of 3 numbers and a bias of 4, and two ranks share it. Rank 0 keeps the first 4 of the 7, which are the whole weight and
+one number of the bias; rank 1 keeps the other 3 of the bias, and of the weight nothing.
 
 When each step comes is said in `sharded`; `additions` has what more a row may do.
 Source: Rajbhandari et al. 2020, ZeRO, section 5; Zhao et al. 2023, PyTorch FSDP, section 3.2 (flat parameters).
@@ -141,7 +142,7 @@ class FlatRow:
         Cost: an all-gather of N numbers in the dtype of computing.
         """
         if self._gathering is not None:
-            return
+            return  # it was begun early, while another unit computed
         if not self.one_memory:
             self._give_memory()
             self._of_this_rank(self.whole).copy_(self.shard)
