@@ -19,6 +19,7 @@ from course_lib.gauges.allocated import recompute_layers
 from course_lib.gauges.track import track_step
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.offload import CPUOffloadPolicy
 from course_lib.parallel.sharding.sharded import ShardedModel
 from course_lib.parallel.sharding.untouched import row_of
 from course_lib.ranks import RankError, run_ranks
@@ -131,6 +132,28 @@ def test_ranks_share_the_optimizer_s_states(stage):
     moments = 2 * sum(p.numel() for p in Decoder(LLAMA).parameters())
     rows = LLAMA.n_layers + 1  # each is cut by itself, and a piece of it may have one number more than another
     assert sum(held) == moments and max(held) - min(held) <= 2 * rows
+
+
+def kinds_of_rows(*techniques):
+    """The classes that a row of each technique is made of, the plain row's own ancestors apart."""
+    made = [sharded(ADAMW, technique).model for technique in techniques]
+    rows = [row_of(next(model.layers[0].parameters())) for model in made]
+    return [[kind.__name__ for kind in type(row).__mro__ if kind.__module__ != "builtins"] for row in rows]
+
+
+def test_the_plain_row_is_what_runs_and_additions_stand_before_it():
+    techniques = (
+        fully_shard(),
+        fully_shard(param_dtype=torch.bfloat16),
+        fully_shard(strategy="HYBRID_SHARD", shards=2),
+        fully_shard(secondary=2, gather_dtype=torch.int8, offload_policy=CPUOffloadPolicy()),
+        zero(1),
+    )
+    for plain, mixed, hybrid, many, resident in run_ranks(kinds_of_rows, 4, *techniques):
+        assert plain == mixed == ["FlatRow"]
+        assert hybrid == ["CopiedRow", "FlatRow"]
+        assert many[1:] == ["SecondaryRow", "QuantisedRow", "OffloadedRow", "FlatRow"]
+        assert resident == ["ResidentRow", "FlatRow"]
 
 
 def changed_after_a_forward(secondary):

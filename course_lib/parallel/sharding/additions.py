@@ -28,8 +28,8 @@ def make_row(named: Mapping[str, nn.Parameter], sharing: Sharing) -> FlatRow:
         (OffloadedRow, sharing.offload),
         (CopiedRow, sharing.copies is not None),
     ]
-    additions = [addition for addition, is_wanted in wanted if is_wanted]
-    if not additions:
-        return FlatRow(named, sharing)
-    kind: type[FlatRow] = type("And".join(each.__name__ for each in additions), (*additions, FlatRow), {})
-    return kind(named, sharing)
+    kinds = [addition for addition, is_wanted in wanted if is_wanted] or [FlatRow]
+    if len(kinds) == 1:
+        return kinds[0](named, sharing)
+    together: type[FlatRow] = type("And".join(kind.__name__ for kind in kinds), tuple(kinds), {})
+    return together(named, sharing)

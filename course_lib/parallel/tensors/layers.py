@@ -1,7 +1,7 @@
 """Layers of which each rank has a part; together they compute what the layer that they are made from computes.
 
-Each takes over that layer's parameters, of which its rank has kept its part. There are two places where ranks talk,
-the beginning and the end of a `Region`:
+Each takes over that layer's parameters, of which its rank has kept its part (`cutting`). There are two places where
+ranks talk, the beginning and the end of a `Region`:
 
     enter   forward: nothing              backward: the ranks' gradients of x are added up (Megatron's f)
     leave   forward: terms are added up   backward: nothing (Megatron's g)
