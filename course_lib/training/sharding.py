@@ -22,7 +22,6 @@ from course_lib.parallel.sharding.sharded import ShardedModel
 from course_lib.parallel.sharding.stage_rows import StageRows
 from course_lib.parallel.sharding.units import label_of, rows_of, weights_of_units
 from course_lib.parallel.sharding.wrapping import Names, Policy, by_block
-from course_lib.parallel.sharding.zero import check_stage
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.layout import Layout, coordinates
 from course_lib.parallel.table.local import Local
@@ -47,7 +46,9 @@ def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> T
     Source: Rajbhandari et al. 2020, ZeRO, section 5.
     Raises: ValueError for another stage; ZeRO-3 is `fully_shard`; and for ZeRO-2 after `stages`.
     """
-    check_stage("zero", stage)
+    if stage not in (1, 2):
+        rule, way_out = "ZeRO-1 and ZeRO-2 keep whole weights", "choose 1 or 2, or for 3 fully_shard"
+        raise ValueError(four_parts("zero", f"stage={stage!r}", rule, way_out))
 
     def apply(setup: Setup) -> None:
         group = begin(setup, "zero", {"stage": stage, "algorithm": algorithm}, under_stages=stage == 1)
@@ -98,9 +99,17 @@ def fully_shard(
         group = begin(setup, "fully_shard", options)
         quantised = _is_quantised(gather_dtype, strategy, setup)
         inside, copies = _who_shares(setup.local, parts_of(strategy, shards, group.size()))
-        sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
-        neighbours = _who_shares(setup.local, secondary)[0] if secondary is not None else None
-        sharing = replace(sharing, offload=offload_policy is not None, secondary=neighbours, quantised=quantised)
+        sharing = Sharing(
+            inside,
+            group,
+            dtype=param_dtype,
+            reduce_dtype=reduce_dtype,
+            algorithm=algorithm,
+            copies=copies,
+            secondary=_who_shares(setup.local, secondary)[0] if secondary is not None else None,
+            quantised=quantised,
+            offload=offload_policy is not None,
+        )
         _cut(setup, sharing, policy, reshard_after_forward=strategy in RESHARDED, overlap=overlap)
         if isinstance(offload_policy, DiskOffloadPolicy):
             setup.shared = partial(StatesOnDisk, folder=offload_policy.folder, group=group)

@@ -29,7 +29,6 @@ from course_lib.models.decoder import Decoder
 from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.parallel.sharding.flat_row import Sharing
 from course_lib.parallel.sharding.sharded import ShardedModel
-from course_lib.parallel.sharding.zero import ZeroOptimizer
 from course_lib.parallel.table.mesh import mesh_of
 from course_lib.ranks import run_ranks
 
@@ -115,13 +114,14 @@ def backward(tokens: Tensor, model: nn.Module) -> float:
     return loss.item()
 
 
-def stepper(model: nn.Module, optimizer: torch.optim.Optimizer | ZeroOptimizer, run: Backward) -> Step:
-    """A whole step."""
+def stepper(model: nn.Module, optimizer: torch.optim.Optimizer, run: Backward, after: Step = lambda: None) -> Step:
+    """A whole step; `after` is what is left to do when the optimizer is through."""
 
     def step() -> None:
         optimizer.zero_grad()
         step.loss = run(model)  # type: ignore[attr-defined]
         optimizer.step()
+        after()
 
     return step
 
@@ -142,8 +142,9 @@ def their_fsdp(model: nn.Module, group: ProcessGroup, run: Backward, what: str) 
 
 
 def our_zero(model: nn.Module, group: ProcessGroup, run: Backward, what: str) -> Step:
-    """ZeRO-1."""
-    return stepper(model, ZeroOptimizer(model, AdamW, stage=1, process_group=group, **OPTIONS), run)
+    """ZeRO-1, as `training.sharding.zero` cuts a model for the trainer: averaged when backward is through."""
+    sharded = ShardedModel(model, Sharing(group, group, resident=True), late=True)
+    return stepper(model, AdamW(sharded.pieces.values(), **OPTIONS), run, after=sharded.updated)
 
 
 def their_zero(model: nn.Module, group: ProcessGroup, run: Backward, what: str) -> Step:

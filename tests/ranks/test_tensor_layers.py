@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
+from unittest.mock import patch
+
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -9,11 +14,12 @@ from torch import nn
 
 from course_lib.comm import ledger
 from course_lib.parallel.table.layout import Layout
+from course_lib.parallel.tensors import cutting
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.cutting import TensorParallel
 from course_lib.parallel.tensors.region import Region
 from course_lib.parallel.tensors.vocabulary import vocab_parallel_cross_entropy
-from course_lib.ranks import run_ranks
+from course_lib.ranks import RankError, run_ranks
 
 RANKS = 3
 SHAPE = 2, 7, 4  # seven positions: three ranks have 3, 2 and 2
@@ -153,3 +159,122 @@ def test_maps_of_one_input_share_a_product_and_an_all_reduce():
 def test_maps_that_have_inputs_of_their_own_are_right_too():
     calls, _ = run_ranks(shared_input, RANKS, Unlike, "")[0]
     assert calls > 3
+
+
+def cut(model, **form):
+    """Its part on this rank."""
+    region = Region(operators=Operators(group=dist.group.WORLD), **form)
+    TensorParallel(model, Layout(model, {"tp": RANKS}), {"tp": dist.get_rank()}, region).cut(STYLES)
+    return model
+
+
+def block(**form):
+    torch.manual_seed(0)
+    return cut(Block().double(), **form)
+
+
+CASES = [*product((None, "keep", "regather"), (True, False), ("", "a", "b", "input"))]
+
+
+def by_plain_page_and_entrance():
+    """Where the columns of the plain page and those that share an entrance differ; and which calls they make."""
+    wrong, calls = [], {}
+    for form, bias, frozen in CASES:
+        found = []
+        for entrance in (lambda around, maps: None, cutting.Entrance):
+            torch.manual_seed(0)
+            model = Block(bias=bias).double()
+            if frozen in ("a", "b"):
+                model.get_submodule(frozen).requires_grad_(False)
+            with patch.object(cutting, "Entrance", entrance):
+                cut(model, sequence_parallel=form, length=7)
+            x = numbers(5, *SHAPE)
+            if form:
+                x = x.tensor_split(RANKS, 1)[dist.get_rank()].clone()
+            x.requires_grad_(frozen != "input")
+            ledger.clear()
+            y, gradients = gradients_of(model, x)
+            found.append({"y": y, "x": x.grad, **gradients})
+            calls.setdefault((form, frozen), []).append(len({e.call for e in ledger.current() if e.call}))
+        plain, shared = found
+        for name, want in plain.items():
+            got = shared[name]
+            if (got is None) != (want is None) or (got is not None and not torch.allclose(got, want)):
+                wrong.append((form, bias, frozen, name))
+    return wrong, calls
+
+
+def test_an_entrance_changes_no_number_and_saves_messages():
+    wrong, calls = run_ranks(by_plain_page_and_entrance, RANKS)[0]
+    assert wrong == [] and len(CASES) == 24
+    assert calls[None, ""] == [4, 3] * 2  # with and without a bias: one all-reduce in backward instead of two
+    assert calls["keep", ""] == [8, 6] * 2  # and one gather in forward
+    assert calls["regather", ""] == [8, 7] * 2  # which there is once more in backward
+
+
+def called_again():
+    """What two maps give, called by themselves or within a forward, against their own weights."""
+    found = {}
+    model, x = block(), numbers(5, 3, 4)
+
+    def is_right(one, y, x):
+        return torch.allclose(y, F.linear(x, one.weight, one.bias))
+
+    model.a(x)
+    with torch.no_grad():
+        model.b.weight.add_(1)
+    found["new weights"] = is_right(model.b, model.b(x), x)
+
+    within = {}
+
+    def forward(x):
+        model.a(x)
+        x.add_(1)
+        within["changed input"] = is_right(model.b, model.b(x), x)
+        other = x + 1
+        with torch.no_grad():
+            model.a(other)
+        y = model.b(other)
+        within["gradient wanted"] = y.requires_grad and is_right(model.b, y, other)
+        return x
+
+    model.forward = forward
+    model(x.clone())
+    with torch.inference_mode():
+        model(x.clone())
+        found["changed in inference mode"] = within.pop("changed input")
+    model(x.clone())
+    found |= within
+    one = numbers(6, 4)
+    found["one dimension"] = model.a(one).shape == (2,) and is_right(model.a, model.a(one), one)
+    return found
+
+
+def test_no_map_takes_what_was_computed_for_another_call():
+    names = ("new weights", "changed in inference mode", "gradient wanted", "changed input", "one dimension")
+    for found in run_ranks(called_again, RANKS):
+        assert found == dict.fromkeys(names, True)
+
+
+def changed_before_backward():
+    model = block()
+    y = model(numbers(5, 3, 4))
+    with torch.no_grad():
+        model.a.weight.add_(1)
+    y.sum().backward()
+
+
+def without_positions(layer):
+    block(sequence_parallel="keep", length=7).get_submodule(layer)(numbers(5, 4 if layer == "a" else 2))
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (changed_before_backward, "modified by an inplace operation"),
+        *((partial(without_positions, layer), r"tensor: a tensor of shape \(\d,\); .* the S of") for layer in "ac"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(work, words):
+    with pytest.raises(RankError, match=words):
+        run_ranks(work, RANKS)

@@ -22,6 +22,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from course_lib.errors import four_parts
+from course_lib.parallel.sharding.flat_row import FlatRow
 from course_lib.units import format_bytes
 
 _ALIGNMENT = 64  # bytes
@@ -40,6 +41,17 @@ class DiskOffloadPolicy(CPUOffloadPolicy):
     """The same, and the optimizer's states lie in a file on the disk of `folder`."""
 
     folder: str | Path
+
+
+class OffloadedRow(FlatRow):
+    """A row whose pieces lie in main memory: it is on the device only while it is whole, and gradients leave it."""
+
+    def _is_shard_in_row(self, dtype: torch.dtype) -> bool:
+        return super()._is_shard_in_row(dtype) and self.whole.is_cpu
+
+    def _empty_shard(self, length: int, dtype: torch.dtype) -> Tensor:
+        # Pinned, since otherwise a copy to the device would wait for the processor.
+        return torch.empty(length, dtype=dtype, device="cpu", pin_memory=not self.whole.is_cpu)
 
 
 class StatesOnDisk(Optimizer):

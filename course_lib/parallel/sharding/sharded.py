@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from course_lib.comm.switches import active
 from course_lib.parallel.sharding import untouched
 from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.secondary import SecondaryRow
 from course_lib.parallel.sharding.units import Unit, make_units
 from course_lib.parallel.sharding.wrapping import Policy, by_block
 from course_lib.parallel.table import agreement
@@ -54,12 +55,21 @@ class ShardedModel:
         overlap: bool = True,
         late: bool = False,
     ) -> None:
-        self.model, self.sharing = model, sharing
-        self.reshard_after_forward, self.overlap, self.late = reshard_after_forward, overlap, late
+        self.model = model
+        self.sharing = sharing
+        self.reshard_after_forward = reshard_after_forward
+        self.overlap = overlap
+        self.late = late
         self.units = make_units(model, policy, sharing)
-        self.pieces = {name: piece for unit in self.units for name, piece in unit.pieces.items()}
-        self.names = {p: name for unit in self.units for name, p in unit.named.items()}
-        self.unit_of = {p: unit for unit in self.units for p in unit.trained}
+        self.pieces: dict[str, nn.Parameter] = {}
+        self.names: dict[nn.Parameter, str] = {}
+        self.unit_of: dict[nn.Parameter, Unit] = {}
+        for unit in self.units:
+            self.pieces |= unit.pieces
+            for name, parameter in unit.named.items():
+                self.names[parameter] = name
+            for parameter in unit.trained:
+                self.unit_of[parameter] = unit
         self.before: dict[Unit, Unit] = {}  # unit -> the one that is used before it in forward
         self.after: dict[Unit, Unit] = {}
         self.latest: Unit | None = None  # in this forward
@@ -111,7 +121,8 @@ class ShardedModel:
             self.give_up()
         self.latest = None
         for row in self.rows:
-            row.kept = None  # of a forward without a backward; the weights may have changed
+            if isinstance(row, SecondaryRow):
+                row.kept = None  # of a forward without a backward; the weights may have changed
         rule, way_out = "its numbers are this rank's piece of a row", "change its numbers in place"
         problem = untouched.changed(self.model, self.rows)
         agreement.no_problem(_OPERATION, problem, rule, way_out, self.sharing.everyone, compare=active.guard)
@@ -181,10 +192,10 @@ class ShardedModel:
         self.is_settled = self.syncing or not self.late
         if not self.is_settled:
             return
-        trained = [unit for unit in self.units if unit.trained]
-        missing = [self.names[p] for unit in trained for p in unit.trained if p in unit.awaited]
-        if len(missing) == sum(len(unit.trained) for unit in trained):
+        missing = [self.names[p] for p, unit in self.unit_of.items() if p in unit.awaited]
+        if len(missing) == len(self.unit_of):
             return self._free_all()  # torch.autograd.grad took them away
+        trained = [unit for unit in self.units if unit.trained]
         for unit in reversed(trained):
             if not unit.is_reduced:
                 self._reduce(unit)

@@ -7,11 +7,13 @@ Source: Rajbhandari et al. 2020, ZeRO, section 5; Narayanan et al. 2021, Megatro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from torch import nn
 
 from course_lib.parallel.pipelines.executor import Pipeline
-from course_lib.parallel.sharding.flat_row import FlatRow, Sharing
+from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.zero import ResidentRow
 
 
 class StageRows:
@@ -21,17 +23,20 @@ class StageRows:
     """
 
     def __init__(self, pipeline: Pipeline, rows: Sequence[Mapping[str, nn.Parameter]], sharing: Sharing) -> None:
-        complete_with = {
-            parameter: stage
-            for stage in sorted(pipeline.stages, key=pipeline.ends.__getitem__)
-            for parameter in pipeline.stages[stage].parameters()
-        }
-        self.rows: dict[int, list[FlatRow]] = {stage: [] for stage in pipeline.stages}
+        # The stage whose backward is the last to add to a parameter's gradient.
+        complete_with: dict[nn.Parameter, int] = {}
+        for stage in sorted(pipeline.stages, key=pipeline.ends.__getitem__):
+            for parameter in pipeline.stages[stage].parameters():
+                complete_with[parameter] = stage
+        self.rows: dict[int, list[ResidentRow]] = {stage: [] for stage in pipeline.stages}
         for row in rows:
-            last = max((complete_with[parameter] for parameter in row.values()), key=pipeline.ends.__getitem__)
-            self.rows[last].append(FlatRow(row, sharing))
-        self.all = [row for rows in self.rows.values() for row in rows]
-        self.pieces = {name: piece for row in self.all for name, piece in row.pieces.items()}
+            stages = [complete_with[parameter] for parameter in row.values()]
+            last = max(stages, key=pipeline.ends.__getitem__)
+            self.rows[last].append(ResidentRow(row, sharing))
+        self.all = list(chain(*self.rows.values()))
+        self.pieces: dict[str, nn.Parameter] = {}
+        for one in self.all:
+            self.pieces |= one.pieces
 
     def prepare_for_backward(self) -> None:
         """Before a step: nobody waits for a step that raised."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from torch import nn
 
 from course_lib.errors import four_parts
-from course_lib.parallel.sharding.flat_row import FlatRow, Sharing
+from course_lib.parallel.sharding.additions import make_row
+from course_lib.parallel.sharding.flat_row import Sharing
 from course_lib.parallel.sharding.wrapping import Names, Policy
 from course_lib.parallel.table.layout import first_names
 
@@ -22,9 +24,12 @@ class Unit:
     def __init__(
         self, group: Names, modules: list[nn.Module], named: dict[str, nn.Parameter], sharing: Sharing
     ) -> None:
-        self.label, self.modules, self.named, self.is_root = label_of(group), modules, named, not group
+        self.label = label_of(group)
+        self.modules = modules
+        self.named = named
+        self.is_root = not group
         in_rows = rows_of(named, resident=sharing.resident, uneven=sharing.uneven)
-        self.rows = [FlatRow(in_row, sharing) for in_row in in_rows]
+        self.rows = [make_row(in_row, sharing) for in_row in in_rows]
         self.trained = [p for p in named.values() if p.requires_grad]
         self.awaited: set[nn.Parameter] = set()
         self.is_reduced = False
@@ -33,7 +38,10 @@ class Unit:
     @property
     def pieces(self) -> dict[str, nn.Parameter]:
         """What the optimizer trains, by name."""
-        return {name: piece for row in self.rows for name, piece in row.pieces.items()}
+        found: dict[str, nn.Parameter] = {}
+        for row in self.rows:
+            found |= row.pieces
+        return found
 
     @property
     def is_whole(self) -> bool:
@@ -42,7 +50,8 @@ class Unit:
 
     def expect(self) -> None:
         """A backward begins."""
-        self.awaited, self.is_reduced = set(self.trained), False
+        self.awaited = set(self.trained)
+        self.is_reduced = False
 
     def gather(self, *, async_op: bool = False) -> None:
         """Begin to make it whole."""
@@ -92,11 +101,11 @@ def make_units(model: nn.Module, policy: Policy, sharing: Sharing) -> list[Unit]
 
     Raises: ValueError for a module that two units would have.
     """
-    modules = dict(model.named_modules())
-    return [
-        Unit(group, [modules[name] for name in group] or [model], named, sharing)
-        for group, named in weights_of_units(model, policy).items()
-    ]
+    units = []
+    for group, named in weights_of_units(model, policy).items():
+        modules = [model.get_submodule(name) for name in group]
+        units.append(Unit(group, modules or [model], named, sharing))
+    return units
 
 
 def weights_of_units(model: nn.Module, policy: Policy) -> dict[Names, dict[str, nn.Parameter]]:
@@ -104,9 +113,12 @@ def weights_of_units(model: nn.Module, policy: Policy) -> dict[Names, dict[str, 
 
     Raises: ValueError as `make_units`.
     """
-    groups, parameters = policy(model), dict(model.named_parameters())
+    groups = policy(model)
     unit_of = owners(groups, first_names(model))
-    held = {group: {name: p for name, p in parameters.items() if unit_of[name] == group} for group in [*groups, ()]}
+    held: dict[Names, dict[str, nn.Parameter]] = {group: {} for group in [*groups, ()]}
+    for name, parameter in model.named_parameters():
+        held[unit_of[name]][name] = parameter
+    # The root stays even without weights: with it forward begins and ends.
     return {group: named for group, named in held.items() if named or not group}
 
 
@@ -120,8 +132,10 @@ def rows_of(
     """
     rows: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
     for name, p in named.items():
-        if p.requires_grad or not resident:
-            rows.setdefault((p.requires_grad, p.dtype, p.device, name in uneven), {})[name] = p
+        if resident and not p.requires_grad:
+            continue
+        alike = p.requires_grad, p.dtype, p.device, name in uneven
+        rows.setdefault(alike, {})[name] = p
     return list(rows.values())
 
 
@@ -130,24 +144,34 @@ def owners(groups: Sequence[Names], names: Mapping[str, str]) -> dict[str, Names
 
     Raises: ValueError for a module that two units would have.
     """
-    chosen = [name for group in groups for name in group]
-    if len(set(chosen)) < len(chosen):
-        twice = next(name for name in chosen if chosen.count(name) > 1)
-        rule, way_out = "a module belongs to one unit", "let the policy name it once"
-        raise ValueError(four_parts("fully_shard", f"{twice} in two units", rule, way_out))
+    seen: set[str] = set()
+    for name in chain(*groups):
+        if name in seen:
+            rule, way_out = "a module belongs to one unit", "let the policy name it once"
+            raise ValueError(four_parts("fully_shard", f"{name} in two units", rule, way_out))
+        seen.add(name)
     found: dict[str, Names] = {}
     for name, first in names.items():
         group = group_around(name, groups)
-        found[first] = group if found.get(first, group) == group else ()
+        if found.setdefault(first, group) != group:
+            found[first] = ()  # a tied weight that two units use
     return found
 
 
 def group_around(name: str, groups: Sequence[Names]) -> Names:
     """The innermost group with a module around a tensor; () if there is none."""
-    around = [(len(module), group) for group in groups for module in group if name.startswith(f"{module}.")]
-    return max(around)[1] if around else ()
+    innermost, found = "", Names()
+    for group in groups:
+        for module in group:
+            if name.startswith(f"{module}.") and len(module) > len(innermost):
+                innermost, found = module, group
+    return found
 
 
 def label_of(group: Names) -> str:
     """layers.0, layers.0 to layers.3, or root"""
-    return "root" if not group else group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"
+    if not group:
+        return "root"
+    if len(group) == 1:
+        return group[0]
+    return f"{group[0]} to {group[-1]}"

@@ -50,10 +50,10 @@ def _check_step(optimizer: Optimizer, *_: Any) -> None:
 
 
 def _check(parameter: nn.Parameter, row: FlatRow, optimizer: Optimizer) -> None:
-    name, kind = row.name_of(parameter), type(optimizer).__name__
+    name, kind = _name_in(row, parameter), type(optimizer).__name__
     if row.sharing.resident:
         values, rule = f"{kind} holds the whole {name}", "with ZeRO-1 and ZeRO-2 gradients come to this rank's pieces"
-        raise ValueError(four_parts("zero", values, rule, "build the optimizer of the pieces, as ZeroOptimizer does"))
+        raise ValueError(four_parts("zero", values, rule, "build the optimizer of the pieces, `ShardedModel.pieces`"))
     if row.is_whole:
         values, rule = f"{kind} steps while {name} is whole", "its gradients wait for the backward of a later forward"
         raise ValueError(four_parts("fully_shard", values, rule, "evaluate under torch.no_grad(), or after the step"))
@@ -78,6 +78,18 @@ def changed(model: nn.Module, rows: Iterable[FlatRow]) -> str:
             continue  # nobody shares it
         if row is None:
             return f"{name} is another parameter than the one that was sharded"
-        if row.is_elsewhere(parameter):
+        if _is_elsewhere(parameter, row):
             return f"the numbers of {name} were replaced"
     return ""
+
+
+def _name_in(row: FlatRow, parameter: Tensor) -> str:
+    """The first name of one of its parameters."""
+    return next(name for name, own in zip(row.names, row.parameters, strict=True) if own is parameter)
+
+
+def _is_elsewhere(parameter: Tensor, row: FlatRow) -> bool:
+    """Whether somebody has given a parameter other numbers than those of its row."""
+    numbers = row.whole if row.is_whole else row.shard
+    start, last = numbers.data_ptr(), numbers.data_ptr() + numbers.nbytes
+    return parameter.numel() > 0 and not start <= parameter.data_ptr() < last

@@ -31,10 +31,14 @@ def by_block(model: nn.Module) -> list[Names]:
 def by_block_and_size(model: nn.Module) -> list[Names]:
     """Every block, and every module beside the blocks that is at least as large as one."""
     blocks = blocks_of(model)
-    least = max((_size(model.get_submodule(name)) for name in blocks), default=0)
-    beside = [name for name, child in model.named_children() if not _has_blocks(name, blocks) and _size(child) >= least]
-    order = [name for name, _ in model.named_modules()]
-    return [(name,) for name in sorted([*blocks, *beside], key=order.index)]
+    sizes = [_size(model.get_submodule(name)) for name in blocks]
+    largest = max(sizes, default=0)
+    chosen = set(blocks)
+    for name, child in model.named_children():
+        has_blocks = any(block == name or block.startswith(f"{name}.") for block in blocks)
+        if not has_blocks and _size(child) >= largest:
+            chosen.add(name)
+    return [(name,) for name, _ in model.named_modules() if name in chosen]
 
 
 def by_block_group(size: int) -> Policy:
@@ -58,20 +62,21 @@ def size_based(least: int = LARGE) -> Policy:
 
 
 def _of_size(least: int, model: nn.Module) -> list[Names]:
-    found: list[str] = []
+    found: set[str] = set()
 
     def left(name: str, module: nn.Module) -> int:
         """How many parameters of a module are in no unit; it becomes one if they are many."""
         own = sum(p.numel() for p in module.parameters(recurse=False))
-        own += sum(left(f"{name}.{kind}" if name else kind, child) for kind, child in module.named_children())
+        for kind, child in module.named_children():
+            own += left(f"{name}.{kind}".removeprefix("."), child)
+        # The model is no unit but the root, and a list of modules is never called, so that no hook would run.
         if own < least or not name or isinstance(module, nn.ModuleList | nn.ModuleDict):
             return own
-        found.append(name)
+        found.add(name)
         return 0
 
     left("", model)
-    order = [name for name, _ in model.named_modules()]
-    return [(name,) for name in sorted(found, key=order.index)]
+    return [(name,) for name, _ in model.named_modules() if name in found]
 
 
 def by_name(*patterns: str) -> Policy:
@@ -84,24 +89,27 @@ def by_name(*patterns: str) -> Policy:
 
 def _named(patterns: Sequence[str], model: nn.Module) -> list[Names]:
     names = [name for name, _ in model.named_modules() if name]
+    chosen: set[str] = set()
     for pattern in patterns:
-        if not named_by(pattern, names):
+        hits = named_by(pattern, names)
+        if not hits:
             rule, way_out = "every pattern names a module", "see model.named_modules()"
             raise ValueError(four_parts("by_name", f"no module is called {pattern!r}", rule, way_out))
-    chosen = {name for pattern in patterns for name in named_by(pattern, names)}
+        chosen |= set(hits)
     return [(name,) for name in names if name in chosen]
 
 
 def blocks_of(model: nn.Module) -> list[str]:
     """The blocks of a model: what its outermost lists of modules hold; of one without lists, its children."""
-    lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList | nn.ModuleDict)]
-    outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
-    held = [f"{name}.{kind}" for name in outermost for kind, _ in model.get_submodule(name).named_children()]
+    held: list[str] = []
+    outer = None  # the list that we are in: one within it has no blocks, but parts of one
+    for name, module in model.named_modules():
+        if outer is not None and name.startswith(f"{outer}."):
+            continue
+        if isinstance(module, nn.ModuleList | nn.ModuleDict):
+            outer = name
+            held += [f"{name}.{kind}" for kind, _ in module.named_children()]
     return held or [name for name, child in model.named_children() if _size(child)]
-
-
-def _has_blocks(name: str, blocks: Sequence[str]) -> bool:
-    return any(block == name or block.startswith(f"{name}.") for block in blocks)
 
 
 def _size(module: nn.Module) -> int:

@@ -30,12 +30,12 @@ _Way = Callable[[Tensor], Tensor]
 
 
 class _Conjugate(torch.autograd.Function):
-    """One way forward, the other one backward."""
+    """One way forward, the other one backward: autograd does not see messages, so it must be told."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ahead: _Way, back: _Way) -> Tensor:
-        ctx.back = back
-        return ahead(x)
+    def forward(ctx: Any, x: Tensor, forward: _Way, backward: _Way) -> Tensor:
+        ctx.back = backward
+        return forward(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -68,11 +68,11 @@ class Operators:
 
         Shapes: (...) -> (...). Megatron's f.
         """
-        return _applied(x, _same, self.summed)
+        return _conjugate(x, forward=_same, backward=self.summed)
 
     def reduce_from_region(self, x: Tensor) -> Tensor:
         """Add up the terms that the ranks made. Shapes: (...) -> (...). Megatron's g."""
-        return _applied(x, self.summed, _same)
+        return _conjugate(x, forward=self.summed, backward=_same)
 
     def reduce_from_region_(self, x: Tensor) -> Tensor:
         """The same in place, for terms that nothing else needs: no memory is taken."""
@@ -82,24 +82,41 @@ class Operators:
     def scatter_to_region(self, x: Tensor, dim: int = -1) -> Tensor:
         """Keep this rank's part of what all have. Shapes: (..., N, ...) -> (..., N/p, ...)."""
         length = x.shape[dim]
-        return _applied(x, lambda x: self.cut(x, dim), lambda g: self.gathered(g, dim, length))
+        return _conjugate(
+            x,
+            forward=lambda x: self.cut(x, dim),
+            backward=lambda gradient: self.gathered(gradient, dim, length),
+        )
 
     def gather_from_region(self, x: Tensor, dim: int = -1, *, length: int) -> Tensor:
         """Put the parts together, for work that all do alike. Shapes: (..., N/p, ...) -> (..., N, ...), N `length`."""
-        return _applied(x, lambda x: self.gathered(x, dim, length), lambda g: self.cut(g, dim))
+        return _conjugate(
+            x,
+            forward=lambda x: self.gathered(x, dim, length),
+            backward=lambda gradient: self.cut(gradient, dim),
+        )
 
     def gather_sequence(self, x: Tensor, dim: int = 1, *, length: int) -> Tensor:
         """Put the parts together, for work that each does its own way. Shapes: (B, S/p, H) -> (B, S, H), S `length`."""
-        return _applied(x, lambda x: self.gathered(x, dim, length), lambda g: self.summed_and_cut(g, dim))
+        # The whole goes into different work, so each rank has a term of every position's gradient.
+        return _conjugate(
+            x,
+            forward=lambda x: self.gathered(x, dim, length),
+            backward=lambda gradient: self.summed_and_cut(gradient, dim),
+        )
 
     def reduce_scatter_sequence(self, x: Tensor, dim: int = 1) -> Tensor:
         """Add up the ranks' terms and keep this rank's positions. Shapes: (B, S, H) -> (B, S/p, H)."""
         length = x.shape[dim]
-        return _applied(x, lambda x: self.summed_and_cut(x, dim), lambda g: self.gathered(g, dim, length))
+        return _conjugate(
+            x,
+            forward=lambda x: self.summed_and_cut(x, dim),
+            backward=lambda gradient: self.gathered(gradient, dim, length),
+        )
 
     def sum_in_region(self, x: Tensor) -> Tensor:
         """Add up the ranks' terms, for work that each does its own way. Shapes: (...) -> (...)."""
-        return _applied(x, self.summed, self.summed)
+        return _conjugate(x, forward=self.summed, backward=self.summed)
 
     # --- the same without autograd ---
 
@@ -117,26 +134,29 @@ class Operators:
 
     def cut(self, x: Tensor, dim: int) -> Tensor:
         """This rank's part, as `torch.tensor_split` cuts."""
-        return x.tensor_split(self.group.size(), dim)[self.group.rank()].contiguous()
+        parts = x.tensor_split(self.group.size(), dim)
+        return parts[self.group.rank()].contiguous()
 
     def gathered(self, x: Tensor, dim: int, length: int) -> Tensor:
         """The parts of all ranks together."""
-        whole = comm.all_gather(_first(x, dim), length=length, algorithm=self._plain, group=self.group)
+        part = _first(x, dim)
+        whole = comm.all_gather(part, length=length, algorithm=self._plain, group=self.group)
         return whole.movedim(0, dim).contiguous()
 
     def summed_and_cut(self, x: Tensor, dim: int) -> Tensor:
         """This rank's part of the sum."""
-        part = comm.reduce_scatter(_first(x, dim), algorithm=self._plain, group=self.group)
+        whole = _first(x, dim)
+        part = comm.reduce_scatter(whole, algorithm=self._plain, group=self.group)
         return part.movedim(0, dim).contiguous()
 
     @property
     def _plain(self) -> str:
-        """The algorithm of what is no all-reduce."""
+        """The algorithm of what is no all-reduce: a tree, say, is none for an all-gather."""
         return self.algorithm if self.algorithm in ("naive", "native") else "ring"
 
 
-def _applied(x: Tensor, ahead: _Way, back: _Way) -> Tensor:
-    result: Tensor = _Conjugate.apply(x, ahead, back)
+def _conjugate(x: Tensor, *, forward: _Way, backward: _Way) -> Tensor:
+    result: Tensor = _Conjugate.apply(x, forward, backward)
     return result
 
 

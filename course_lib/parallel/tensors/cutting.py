@@ -19,14 +19,10 @@ from course_lib.parallel.table.placement import At, Shard
 from course_lib.parallel.tensors.block import is_rms_norm
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.dropout import spread_dropout
+from course_lib.parallel.tensors.entrance import Entrance
 from course_lib.parallel.tensors.faults import another_kind, heads_apart, hooked, hooks_of, tied_apart
-from course_lib.parallel.tensors.layers import (
-    ColumnParallelLinear,
-    Entrance,
-    ParallelRMSNorm,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-)
+from course_lib.parallel.tensors.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from course_lib.parallel.tensors.norm import ParallelRMSNorm
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.region import Region
 from course_lib.parallel.tensors.styles import (
@@ -57,8 +53,11 @@ def tensor_parallel(model: nn.Module, *, group: ProcessGroup | None = None, plan
     layout = Layout(model, {AXIS: group.size()})
     broadcast_state(model, group, dist.get_process_group_ranks(group)[0])
     region = Region(operators=Operators(group=group))
-    whole: dict[str, Style] = {name: "column, gathered" if s == "logits" else s for name, s in styles.items()}
-    TensorParallel(model, layout, {AXIS: group.rank()}, region).cut(whole)
+    with_whole_logits = dict(styles)
+    for name, style in styles.items():
+        if style == "logits":
+            with_whole_logits[name] = "column, gathered"
+    TensorParallel(model, layout, {AXIS: group.rank()}, region).cut(with_whole_logits)
     spread_dropout(model, styles, region)
     return layout
 
@@ -67,12 +66,15 @@ class TensorParallel:
     """Cuts a model's modules for the rank at `at`, and writes into the layout what lies where."""
 
     def __init__(self, model: nn.Module, layout: Layout, at: At, region: Region) -> None:
-        self.model, self.layout, self.at, self.region = model, layout, at, region
-        self.size, self.rank = layout.sizes[AXIS], at[AXIS]
+        self.model = model
+        self.layout = layout
+        self.at = at
+        self.region = region
+        self.size = layout.sizes[AXIS]
+        self.rank = at[AXIS]
         self.words: range | None = None  # those whose logits this rank has, if they are cut
         self.vocab_size = 0  # of all ranks then
         self._styles: dict[str, Style] = {}
-        self._entrances: dict[tuple[str, int, bool], Entrance] = {}
 
     def cut(self, styles: dict[str, Style]) -> None:
         """Replace the modules.
@@ -84,14 +86,16 @@ class TensorParallel:
         for name, style in styles.items():
             module = self.model.get_submodule(name)
             part = self._part(name, module, style)
-            if part is not module:
-                if hooks := hooks_of(module):
-                    raise hooked(name, hooks).error
-                parent, _, own = name.rpartition(".")
-                setattr(self.model.get_submodule(parent), own, part)
+            if part is module:
+                continue
+            if hooks := hooks_of(module):
+                raise hooked(name, hooks).error  # nobody would call them
+            parent, _, own = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), own, part)
         self._check_ties(styles)
         for module in self.model.modules():
             self._count_heads(module)
+            self._share_entrances(module)
 
     def _part(self, name: str, module: nn.Module, style: Style) -> nn.Module:
         if style == "shared":
@@ -101,10 +105,12 @@ class TensorParallel:
         if style == "full norm":
             if not is_rms_norm(module):
                 raise another_kind(name, module, "RMSNorm", style).error
-            source = self.layout.places[f"{name.removesuffix('norm')}proj.weight"].shard[AXIS]
+            # Its weight is cut as the map is whose features it normalises: q_norm as q_proj.
+            source = f"{name.removesuffix('norm')}proj.weight"
+            copies = self.layout.places[source].shard[AXIS].copies
             width = module.get_parameter("weight").numel()
-            self._keep(name, module, {"weight": Shard(0, source.copies)})
-            return ParallelRMSNorm(module, self.region, width=width, copies=source.copies)
+            self._keep(name, module, {"weight": Shard(0, copies)})
+            return ParallelRMSNorm(module, self.region, width=width, copies=copies)
         if style == "vocabulary":
             module = _expect(name, module, nn.Embedding, style)
             rows = Shard(0).span(module.num_embeddings, self.rank, self.size)
@@ -122,32 +128,34 @@ class TensorParallel:
             self.words = range(*shard.span(linear.out_features, self.rank, self.size))
             self.vocab_size = linear.out_features
         self._keep(name, linear, {"weight": shard, "bias": shard})
-        key = name.rpartition(".")[0], linear.in_features, linear.bias is not None
-        entrance = self._entrances.setdefault(key, Entrance(self.region))
         gathered = linear.out_features if style == "column, gathered" else 0
-        return ColumnParallelLinear(linear, entrance, gathered=gathered)
+        return ColumnParallelLinear(linear, self.region, gathered=gathered)
 
     def _keep(self, name: str, module: nn.Module, shards: dict[str, Shard]) -> None:
         """Cut a module's parameters and write it down; each stays the same object, which a tied module has too."""
         for kind, parameter in module.named_parameters():
             if kind not in shards:
                 continue
-            full, shard = self.layout.first_name[f"{name}.{kind}"], shards[kind]
+            shard = shards[kind]
+            full = self.layout.first_name[f"{name}.{kind}"]
             cut = self.layout.places[full].shard
-            if AXIS in cut:
+            if AXIS in cut:  # by a module that it is tied to
                 if cut[AXIS] != shard:
                     owner = full.rpartition(".")[0]
                     raise tied_apart(owner, {owner: cut[AXIS], name: shard}).error
                 continue
             self.layout.write(full, shard={**cut, AXIS: shard})
             if shard.copies > 1:
+                # Each copy learns from other queries, so its gradient is a term.
                 self._write_partial(full)
             first, last = shard.span(parameter.shape[shard.dim], self.rank, self.size)
-            parameter.data = parameter.data.narrow(shard.dim, first, last - first).clone()
+            part = parameter.data.narrow(shard.dim, first, last - first)
+            parameter.data = part.clone()  # a view would keep the whole in memory
 
     def _write_partial(self, name: str) -> None:
         full = self.layout.first_name[name]
-        self.layout.write(full, partial=self.layout.places[full].partial | {AXIS})
+        before = self.layout.places[full].partial
+        self.layout.write(full, partial=before | {AXIS})
 
     def _copies(self, name: str, linear: nn.Linear) -> int:
         """On how many neighbouring ranks a head of keys or values lies, if there are fewer heads than ranks.
@@ -168,15 +176,35 @@ class TensorParallel:
 
     def _count_heads(self, module: nn.Module) -> None:
         """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""
-        q, k = getattr(module, "q_proj", None), getattr(module, "k_proj", None)
+        q = getattr(module, "q_proj", None)
+        k = getattr(module, "k_proj", None)
         if hasattr(module, "num_key_value_groups") and isinstance(k, ColumnParallelLinear):
             module.num_key_value_groups = len(q.weight) // len(k.weight)  # type: ignore[union-attr, assignment]
 
+    def _share_entrances(self, module: nn.Module) -> None:
+        """Let maps of one module enter once that may read the same input."""
+        alike: dict[tuple[int, bool], list[ColumnParallelLinear]] = {}
+        for child in module.children():
+            if isinstance(child, ColumnParallelLinear):
+                key = child.weight.shape[1], child.bias is not None  # what is one product has one width, and one bias
+                alike.setdefault(key, []).append(child)
+        for maps in alike.values():
+            # A map that is alone has nobody to share with, and gathers again only if it must.
+            if len(maps) > 1 or self.region.sequence_parallel == "regather":
+                Entrance(module, maps)
+
     def _check_ties(self, styles: dict[str, Style]) -> None:
+        """A tensor that is cut belongs to modules of the plan alone: to another one it would be whole."""
         for name, full in self.layout.first_name.items():
-            if (shard := self.layout.places[full].shard.get(AXIS)) and name.rpartition(".")[0] not in styles:
-                tied = [other.rpartition(".")[0] for other, first in self.layout.first_name.items() if first == full]
-                raise tied_apart(tied[0], {one: shard if one in styles else None for one in tied}).error
+            shard = self.layout.places[full].shard.get(AXIS)
+            if shard is None or name.rpartition(".")[0] in styles:
+                continue
+            found: dict[str, Shard | None] = {}
+            for other, first in self.layout.first_name.items():
+                if first == full:
+                    module = other.rpartition(".")[0]
+                    found[module] = shard if module in styles else None
+            raise tied_apart(next(iter(found)), found).error
 
 
 def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -> None:

@@ -109,10 +109,10 @@ def _generators(device: torch.device) -> list[torch.Generator]:
 
 def _rates(module: nn.Module) -> list[float]:
     """The rates of all that is random inside: of dropout layers, and what a module of `transformers` uses itself."""
-    return [
-        value
-        for one in module.modules()
-        for name, value in vars(one).items()
-        if isinstance(value, int | float)
-        and (any(word in name for word in _WORDS) or (name == "p" and isinstance(one, _DropoutNd)))
-    ]
+    found: list[float] = []
+    for one in module.modules():
+        for name, value in vars(one).items():
+            is_rate = any(word in name for word in _WORDS) or (name == "p" and isinstance(one, _DropoutNd))
+            if is_rate and isinstance(value, int | float):
+                found.append(value)
+    return found

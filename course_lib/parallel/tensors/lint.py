@@ -101,7 +101,8 @@ def _blocks(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
     for name, module in model.named_modules():
         children = {child: f"{name}.{child}".removeprefix(".") for child, _ in module.named_children()}
         own = {child: styles[full] for child, full in children.items() if full in styles}
-        columns, rows = ([child for child, style in own.items() if style == role] for role in ("column", "row"))
+        columns = [child for child, style in own.items() if style == "column"]
+        rows = [child for child, style in own.items() if style == "row"]
         if not columns and not rows:
             continue
         where, block = pattern_of(name) or "the model", Block(module, columns, rows)
@@ -117,7 +118,8 @@ def _heads(model: nn.Module, styles: Mapping[str, Style], tp: int) -> Iterator[F
     modules = {name: model.get_submodule(name) for name in styles}
     widths = {name: module.out_features for name, module in modules.items() if isinstance(module, nn.Linear)}
     for name, style in styles.items():
-        module, head_size = modules[name], head_size_of(model.get_submodule(name.rpartition(".")[0]))
+        module = modules[name]
+        head_size = head_size_of(model.get_submodule(name.rpartition(".")[0]))
         if style != "column" or head_size is None or not isinstance(module, nn.Linear):
             continue
         heads, where = module.out_features // head_size, pattern_of(name)
@@ -138,9 +140,11 @@ def _ties(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
     for name, first in first_names(model).items():
         owners.setdefault(first, []).append(name.rpartition(".")[0])
     for tied in owners.values():
-        dims = {owner: _CUT_DIM.get(styles[owner]) if owner in styles else None for owner in tied}
-        if len({*dims.values()}) > 1:
-            shards = {owner: None if dim is None else Shard(dim) for owner, dim in dims.items()}
+        shards: dict[str, Shard | None] = {}
+        for owner in tied:
+            cut = owner in styles and styles[owner] in _CUT_DIM
+            shards[owner] = Shard(_CUT_DIM[styles[owner]]) if cut else None
+        if len({*shards.values()}) > 1:
             yield Finding.of(tied_apart(pattern_of(tied[0]), shards))
 
 

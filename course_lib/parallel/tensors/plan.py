@@ -42,7 +42,9 @@ def plan_for(model: nn.Module) -> Plan:
         raise ValueError(four_parts("plan_for", f"a {type(model).__name__}", rule, way_out))
     plan, whole = derived(model)
     if whole:
-        reasons = dict.fromkeys(whole.values())
-        said = [f"{', '.join(name for name in whole if whole[name] == reason)} ({reason})" for reason in reasons]
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in whole.items():
+            by_reason.setdefault(reason, []).append(name)
+        said = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
         warnings.warn(f"plan_for: every rank has these whole: {'; '.join(said)}", stacklevel=2)
     return plan

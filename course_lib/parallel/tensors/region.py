@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from course_lib import comm
+from course_lib.errors import four_parts
 from course_lib.parallel.tensors.conjugate import Operators
 
 SEQUENCE = 1  # the dim of (B, S, H) of which each rank has a part under sequence parallelism
@@ -21,39 +20,36 @@ class Region:
 
     Outside, every rank has the same (B, S, H); under sequence parallelism it has (B, S/tp, H), of a sequence of
     `length` positions. Then the input of a region is gathered: "keep" keeps all of it until backward, "regather"
-    gathers it a second time there.
+    gathers it a second time there (`Entrance`).
     """
 
     operators: Operators
     sequence_parallel: SequenceParallel | None = None
     length: int = 0
 
-    def leave(self, terms: Tensor) -> Tensor:
-        """Add up the ranks' terms of the block's output, in place. Shapes: (B, S, H) -> (B, S, H) or (B, S/tp, H)."""
-        if self.sequence_parallel:
-            return self.operators.reduce_scatter_sequence(terms, SEQUENCE)
-        return self.operators.reduce_from_region_(terms)
+    def enter(self, x: Tensor) -> Tensor:
+        """What the region works on: the same x, whose gradient each rank has a term of.
 
-    # --- entering, without autograd: a column-parallel map has the pair in its own backward ---
-
-    def entered(self, x: Tensor) -> Tensor:
-        """What the region works on."""
-        return self.operators.gathered(x, SEQUENCE, self.length) if self.sequence_parallel else x
-
-    def start_entering_backward(self, gradient: Tensor) -> Callable[[], Tensor]:
-        """Begin to add up the ranks' terms of an input's gradient; the result is what comes when it is called.
-
-        The all-reduce runs while the caller goes on, in `gradient`'s own memory.
+        Shapes: (B, S, H), or (B, S/tp, H), -> (B, S, H).
+        Raises: ValueError under sequence parallelism for what has no sequence.
         """
-        if self.sequence_parallel:
-            mine = self.operators.summed_and_cut(gradient, SEQUENCE)
-            return lambda: mine
-        under_way = comm.all_reduce_(
-            gradient, algorithm=self.operators.algorithm, group=self.operators.group, async_op=True
-        )
+        if not self.sequence_parallel:
+            return self.operators.copy_to_region(x)
+        self.check_sequence(x)
+        return self.operators.gather_sequence(x, SEQUENCE, length=self.length)
 
-        def finish() -> Tensor:
-            under_way.wait()
-            return gradient
+    def leave(self, terms: Tensor) -> Tensor:
+        """Add up the ranks' terms of the block's output, in place. Shapes: (B, S, H) -> (B, S, H) or (B, S/tp, H).
 
-        return finish
+        Raises: as `enter`.
+        """
+        if not self.sequence_parallel:
+            return self.operators.reduce_from_region_(terms)
+        self.check_sequence(terms)
+        return self.operators.reduce_scatter_sequence(terms, SEQUENCE)
+
+    def check_sequence(self, x: Tensor) -> None:
+        """Raise the four-part error for a tensor without positions."""
+        if x.dim() <= SEQUENCE + 1:
+            values, rule = f"a tensor of shape {tuple(x.shape)}", "sequence parallelism cuts the S of (B, S, H)"
+            raise ValueError(four_parts("tensor", values, rule, "give batches of sequences, or no sequence_parallel"))

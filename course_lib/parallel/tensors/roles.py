@@ -44,18 +44,25 @@ def derived(model: nn.Module) -> tuple[dict[str, Style], dict[str, str]]:
     ends = (theirs.get_input_embeddings(), theirs.get_output_embeddings())
     reasons = {pattern_of(name): _ODD_END for name, module in model.named_modules() if module in ends}
     for name, module in model.named_modules():
-        own = {child: roles[full] for child, _ in module.named_children() if (full := _joined(name, child)) in roles}
+        own: dict[str, Style] = {}
+        for child, _ in module.named_children():
+            if _joined(name, child) in roles:
+                own[child] = roles[_joined(name, child)]
         if not own:
             continue
-        block = Block(module, *([child for child in own if own[child] == role] for role in ("column", "row")))
-        if problems := list(block.problems()):
-            reasons[pattern_of(name)] = problems[0]
-        else:
-            styles |= {_joined(name, child): style for child, style in {**own, **block.norms}.items()}
-    whole = {
-        pattern: reasons.get(pattern) or reasons.get(pattern.rpartition(".")[0], "nothing says how it could be cut")
-        for pattern in large_and_whole(model, styles)
-    }
+        columns = [child for child in own if own[child] == "column"]
+        rows = [child for child in own if own[child] == "row"]
+        block = Block(module, columns, rows)
+        problem = next(block.problems(), None)
+        if problem is not None:
+            reasons[pattern_of(name)] = problem
+            continue
+        for child, style in {**own, **block.norms}.items():
+            styles[_joined(name, child)] = style
+    whole = {}
+    for pattern in large_and_whole(model, styles):
+        around = pattern.rpartition(".")[0]
+        whole[pattern] = reasons.get(pattern) or reasons.get(around, "nothing says how it could be cut")
     return _as_patterns(model, styles), whole
 
 
@@ -75,10 +82,18 @@ def _roles(model: nn.Module) -> dict[str, _Role]:
     names, (outer, theirs) = [name for name, _ in model.named_modules()], _found(model)
     inner = next(name for name, module in theirs.named_modules() if module is theirs.base_model)
     plan = getattr(theirs.base_model.config, "base_model_tp_plan", None)
+    found: dict[str, _Role] = {}
     if not plan:
-        return {name: _NAMES[own] for name in names if (own := name.rpartition(".")[2]) in _NAMES}
-    said = {_joined(outer, inner, pattern): _THEIR_STYLES.get(style) for pattern, style in plan.items()}
-    return {name: role for pattern, role in said.items() if role for name in named_by(pattern, names)}
+        for name in names:
+            own = name.rpartition(".")[2]
+            if own in _NAMES:
+                found[name] = _NAMES[own]
+        return found
+    for pattern, style in plan.items():
+        if style in _THEIR_STYLES:
+            for name in named_by(_joined(outer, inner, pattern), names):
+                found[name] = _THEIR_STYLES[style]
+    return found
 
 
 def _ends(model: nn.Module) -> dict[str, Style]:

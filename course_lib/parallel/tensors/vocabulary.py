@@ -33,26 +33,37 @@ def check_words(operation: str, words: Tensor, vocab_size: int) -> None:
         return
     least, most = (int(word) for word in words.aminmax())
     if least < 0 or most >= vocab_size:
-        values, rule = f"word {least if least < 0 else most}", f"the words are 0 to {vocab_size - 1}"
-        raise ValueError(four_parts(operation, values, rule, "make the tokens by the model's own vocabulary"))
+        wrong = least if least < 0 else most
+        rule, way_out = f"the words are 0 to {vocab_size - 1}", "make the tokens by the model's own vocabulary"
+        raise ValueError(four_parts(operation, f"word {wrong}", rule, way_out))
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, operators: Operators, words: range) -> Tensor:
-        largest = operators.largest_(logits.amax(-1))  # exp must not overflow
-        shifted = logits - largest.unsqueeze(-1)
+        # exp must not overflow, and all ranks must subtract the same.
+        largest = operators.largest_(logits.amax(-1))  # (...)
+        shifted = logits - largest.unsqueeze(-1)  # (..., V/tp)
+
+        # The target's logit: one rank has it, the others add zero.
         mine = (targets >= words.start) & (targets < words.stop)
         place = (targets - words.start).where(mine, 0).unsqueeze(-1)
-        target_logit = operators.summed_(shifted.gather(-1, place).squeeze(-1) * mine)
+        target_logit = shifted.gather(-1, place).squeeze(-1) * mine
+        target_logit = operators.summed_(target_logit)
+
+        # The sum over all words.
         powers = shifted.exp_()
         total = operators.summed_(powers.sum(-1))
+
         counted = targets >= 0
-        ctx.save_for_backward(powers.div_(total.unsqueeze(-1)), place, mine, counted)
+        softmax = powers.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(softmax, place, mine, counted)
         return (total.log() - target_logit).where(counted, 0.0)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         softmax, place, mine, counted = ctx.saved_tensors
         gradient = (gradient * counted).unsqueeze(-1)
-        return (softmax * gradient).scatter_add_(-1, place, -gradient * mine.unsqueeze(-1)), None, None, None
+        of_logits = softmax * gradient  # softmax - 1 at the target, which one rank has
+        of_logits.scatter_add_(-1, place, -gradient * mine.unsqueeze(-1))
+        return of_logits, None, None, None
