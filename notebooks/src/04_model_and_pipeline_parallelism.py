@@ -642,6 +642,10 @@ score()
 # | memory is left, links are fast | try interleaved with four stages, below |
 
 # %% [markdown]
+# ## The file behind this lesson
+#
+# [`course_lib/parallel/pipelines/executor.py`](../course_lib/parallel/pipelines/executor.py), about 300 lines, walks along a rank's list as your loop did, for every schedule of this page. It adds what a training needs: messages that travel while the rank computes, the two halves of a backward, several stages on one rank, and an end without waiting when one of them fails.
+#
 # ## What still hurts
 #
 # In the first picture the four GPUs waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now they wait for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. Either the batch grows with them, or each gets so small that a GPU has little to do.

@@ -629,6 +629,10 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of
 #
 # </details>
 #
+# ## The file behind this lesson
+#
+# [`course_lib/parallel/tensors/layers.py`](../course_lib/parallel/tensors/layers.py), about 110 lines, has the two layers of this page, and the table of words that is cut like them. You know $xW^T$ on a part of the features. What it adds is where ranks talk: a column-parallel layer *enters*, a row-parallel one *leaves*, and between the two nobody needs anybody. The bias is added after the sum, or it would be there once for each rank.
+#
 # ## What still hurts
 #
 # When Meta trained the 405B on short sequences, eight GPUs shared each layer, and sixteen such nodes were a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies.

@@ -588,6 +588,10 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its
 # A gather hides only behind enough computing, and a GPU with few tokens computes little. Over 64 GPUs the gather of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
 
 # %% [markdown]
+# ## The file behind this lesson
+#
+# [`course_lib/parallel/sharding/flat_row.py`](../course_lib/parallel/sharding/flat_row.py), about 280 lines, is the life of one row, in its order: gather, show the weights, free them, reduce the gradients. You had two ranks in a list, and pieces of equal length. It adds a cut that falls in the middle of a parameter, and parameters that stay the same objects while their numbers come and go, so that the optimizer never notices. What more a row may do, as lying on the CPU or travelling in int8, stands in files around it.
+#
 # ## What still hurts
 #
 # So FSDP wants many tokens on each GPU, although tokens make activations, which FSDP does not cut. Besides, every GPU reads a sequence of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 sequences in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.

@@ -623,6 +623,10 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | fewer sequences in a batch than GPUs | TP, too | FSDP needs a sequence for each rank |
 # | everything fits | DDP | no weights to gather |
 #
+# ## The file behind this lesson
+#
+# [`course_lib/training/trainer.py`](../course_lib/training/trainer.py), about 310 lines, takes the techniques of this page in a fixed order, and each writes into one table who has which part of a parameter. From that table follow the norm, the clipping and the checkpoint. So the trainer asks nowhere which technique it has, and two of them fit together although neither knows the other.
+#
 # ## What still hurts
 #
 # You compared four ways by hand. With the pipeline, a thousand GPUs have thousands of layouts, so in lesson 08 a program finds the fastest that fits.

@@ -497,6 +497,10 @@ viz.planner_explorer()
 # | how fast this one layout is | `plan … tp=8 pp=16 cp=1` |
 # | my own measured steps | `predict runs=… calibrate=MY_RUNS.json` |
 #
+# ## The file behind this lesson
+#
+# [`course_lib/planner/policy_search.py`](../course_lib/planner/policy_search.py), about 140 lines, prices all layouts at once. What breaks a rule is dropped and counted, so you hear why nothing is left.
+#
 # ## What still hurts
 #
 # We took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts.
