@@ -61,7 +61,8 @@ def chosen(arguments: argparse.Namespace) -> tuple[Step, ...]:
         return steps.of_module(arguments.only)
     if arguments.changed:
         files = changed.changed_files()
-        return steps.of_change(files, changed.affected_tests(files))
+        run = [file for file in files if not changed.runs_the_same(file)]
+        return steps.of_change(run, changed.affected_tests(run)) if files else steps.UNCHANGED
     return steps.EVERYTHING
 
 
