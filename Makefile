@@ -60,8 +60,8 @@ notebooks: setup-dev  ## execute notebooks/src and write the notebooks with thei
 	@$(DEVELOPER) -m tools.readme_figure
 	@$(DEVELOPER) -m tools.contents
 
-exercises: setup-dev  ## build the learners' copies of the exercises
-	@$(DEVELOPER) tools/build_exercises.py
+exercises: setup-dev  ## build the learners' copies of the exercises (ONLY=03)
+	@$(DEVELOPER) tools/build_exercises.py $(ONLY)
 
 slides: setup-dev  ## build the slides as HTML and PDF
 	@$(DEVELOPER) -m tools.outside
