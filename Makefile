@@ -36,8 +36,8 @@ check: setup-dev  ## run the tests, the slide check and the browser test (ONLY=0
 chaos: setup-dev  ## break ranks, cells, training runs and submissions in every known way: a table, in minutes
 	@$(DEVELOPER) -m tests.chaos
 
-test-slurm: setup-dev  ## submit the shipped jobs to a Slurm of its own on this machine, and let a node die (Debian, root)
-	@$(DEVELOPER) -m tests.slurm
+test-slurm: setup-dev  ## submit the shipped jobs to a Slurm of its own on this machine, and let a node die (Debian, root; LESSONS=all)
+	@$(DEVELOPER) -m tests.slurm --lessons=$(LESSONS)
 
 bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 	@$(DEVELOPER) tests/benchmarks/run.py

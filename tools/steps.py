@@ -36,6 +36,7 @@ class Step:
     command: tuple[str, ...]
     on: tuple[str, ...] = ()
     beside: bool = False  # may share the cores with the steps that are timed or start ranks
+    alone: bool = False  # only when nothing runs beside: two browsers on two cores starve each other
     outside: bool = False  # needs Node and Chromium
 
     @property
@@ -60,7 +61,7 @@ UNIT = Step(name="unit tests", command=(*PLAIN, "-n2", "--dist=worksteal"), on=(
 RANKS = Step(name="rank tests", command=(*PLAIN, *IN_ORDER, "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
 STRICT = Step(name="notebooks and solutions, strict", command=NBVAL, on=("notebooks", "exercises/solutions"))
 GRADING = Step(name="stubs, mutants, grading", command=(*PLAIN, *IN_ORDER, "--dist=loadfile"), on=("tests/grading",))
-BROWSER = Step(name="browser", command=PLAIN, on=("tests/browser",), beside=True, outside=True)
+BROWSER = Step(name="browser", command=PLAIN, on=("tests/browser",), alone=True, outside=True)
 
 UNCHANGED = (LINT, FORMAT)  # what another version of ruff may find where nothing differs from `main`
 ALWAYS = (*UNCHANGED, TYPES, SOURCES, MASTERS)
