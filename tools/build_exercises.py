@@ -15,7 +15,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from tools.build_notebooks import CELL_SECONDS
 from tools.exercise_text import learner_copy, read_master, solution_copy
 from tools.outputs import machine_paths, store, tidy
-from tools.paths import ROOT, quiet_kernels
+from tools.paths import ROOT, quiet_kernels, unhurried
 
 EXERCISES = ROOT / "exercises"
 WAY_OUT = "run make exercises"
@@ -31,7 +31,7 @@ def main() -> int:
         lines = all_drift(EXERCISES)
         print("\n".join(lines) or "every exercise follows its master", file=sys.stderr if lines else sys.stdout)
         return bool(lines)
-    os.environ.update(quiet_kernels())
+    os.environ.update(quiet_kernels() | unhurried())
     sources = sorted((EXERCISES / "src").glob(f"{arguments.only}*.py"))
     if not sources:
         names = ", ".join(sorted(path.stem for path in (EXERCISES / "src").glob("[0-9]*.py")))

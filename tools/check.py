@@ -16,7 +16,7 @@ import time
 
 from tools import changed, outside, seconds, steps
 from tools.grading import isolation
-from tools.paths import CACHE, ROOT, quiet_kernels
+from tools.paths import CACHE, ROOT, quiet_kernels, unhurried
 from tools.seconds import Result
 from tools.steps import Step
 
@@ -33,7 +33,9 @@ def main(*words: str) -> int:
         wanted = [step for step in wanted if not step.outside]
     started = time.monotonic()
     results = run_all(
-        wanted, {**outside.with_tools(), **quiet_kernels()}, partly=bool(arguments.only or arguments.changed)
+        wanted,
+        {**outside.with_tools(), **quiet_kernels(), **unhurried()},
+        partly=bool(arguments.only or arguments.changed),
     )
     print(seconds.table(results, time.monotonic() - started))
     if missing:

@@ -19,7 +19,7 @@ NBVAL = (
     "--nbval",
     "--nbval-current-env",
     "--nbval-sanitize-with=tests/notebooks/sanitize.cfg",
-    "--nbval-cell-timeout=60",
+    "--nbval-cell-timeout=600",  # above the ranks' own limits, so that a hang is explained by them
     "--timeout=0",  # nbval has its own limit per cell
     "-n2",
     "--dist=loadfile",  # a notebook's ranks wait for its kernel most of the time, so two notebooks share the cores

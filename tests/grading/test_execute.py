@@ -19,7 +19,7 @@ def outputs_of(tmp_path, monkeypatch):
     def run(*sources):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
         notebook.cells.insert(0, nbformat.v4.new_markdown_cell("# Title"))
-        execute.SurvivingClient(notebook, timeout=30).run()
+        execute.SurvivingClient(notebook, timeout=300).run()
         return [[output.get("ename", output.get("text")) for output in cell.outputs] for cell in notebook.cells[1:]]
 
     return run
