@@ -39,8 +39,8 @@ chaos: setup-dev  ## break ranks, cells, training runs and submissions in every 
 fuzz: setup-dev  ## give every command settings at their edges, for SECONDS=600 each (ONLY="plan sweep")
 	@nice $(DEVELOPER) -m tests.fuzz $(or $(SECONDS),600) $(ONLY)
 
-test-slurm: setup-dev  ## submit the shipped jobs to a Slurm of its own on this machine, and let a node die (Debian, root)
-	@$(DEVELOPER) -m tests.slurm
+test-slurm: setup-dev  ## submit the shipped jobs to a Slurm of its own on this machine, and let a node die (Debian, root; LESSONS=all)
+	@$(DEVELOPER) -m tests.slurm --lessons=$(LESSONS)
 
 bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 	@$(DEVELOPER) tests/benchmarks/run.py
@@ -63,8 +63,8 @@ notebooks: setup-dev  ## execute notebooks/src and write the notebooks with thei
 	@$(DEVELOPER) -m tools.readme_figure
 	@$(DEVELOPER) -m tools.contents
 
-exercises: setup-dev  ## build the learners' copies of the exercises
-	@$(DEVELOPER) tools/build_exercises.py
+exercises: setup-dev  ## build the learners' copies of the exercises (ONLY=03)
+	@$(DEVELOPER) tools/build_exercises.py $(ONLY)
 
 slides: setup-dev  ## build the slides as HTML and PDF
 	@$(DEVELOPER) -m tools.outside

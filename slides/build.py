@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slides import blocks, deck_check, marp, measured, template
-from tools.paths import ROOT
+from tools.paths import ROOT, unhurried
 
 SLIDES = ROOT / "slides"
 OUTPUT = ROOT / "build" / "slides"
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--measure", action="store_true", help="first measure all-reduce on this machine (a minute)")
     parser.add_argument("--images", type=Path, metavar="DIR", help="also write each slide as a picture into DIR")
     arguments = parser.parse_args()
+    os.environ.update(unhurried())
     if arguments.measure:
         measured.measure()
     sources = decks(arguments.only)

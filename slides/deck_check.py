@@ -73,7 +73,7 @@ def _asks(url: str, page: Path) -> list[str]:
 
 def _look(tab: Page, number: int) -> list[str]:
     tab.evaluate(f"location.hash = '#{number}'")
-    tab.wait_for_selector(f"section[id='{number}']", state="visible", timeout=5000)
+    tab.wait_for_selector(f"section[id='{number}']", state="visible", timeout=60_000)
     seen: dict[str, Any] = tab.evaluate(LOOK, [str(number), SMALLEST_TEXT_PX])
     leftovers = LEFTOVERS.findall(seen["text"])
     return seen["lines"] + [f"unrendered {leftover!r}" for leftover in leftovers]

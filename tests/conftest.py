@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from tools.modules import module_of
+from tools.paths import unhurried
 
 # pytest's own filter does not reach the ranks: the fork server and all processes after it inherit this instead.
 os.environ["PYTHONWARNINGS"] = "error"
 # Tests share the cores: a thread of PyTorch that waits for one which another process interrupts computes meanwhile.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.update(unhurried())
 os.environ.pop("COURSE_LIB_PUBLISHED", None)  # set while notebooks are built and compared; tests are learners
 
 # Imports make almost no garbage, and looking for it takes a quarter of their time; see `pytest_collection`.

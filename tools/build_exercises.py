@@ -12,9 +12,10 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-from tools.build_notebooks import CELL_SECONDS, machine_paths, tidy
+from tools.build_notebooks import CELL_SECONDS
 from tools.exercise_text import learner_copy, read_master, solution_copy
-from tools.paths import ROOT, quiet_kernels
+from tools.outputs import machine_paths, store, tidy
+from tools.paths import ROOT, quiet_kernels, unhurried
 
 EXERCISES = ROOT / "exercises"
 WAY_OUT = "run make exercises"
@@ -30,8 +31,16 @@ def main() -> int:
         lines = all_drift(EXERCISES)
         print("\n".join(lines) or "every exercise follows its master", file=sys.stderr if lines else sys.stdout)
         return bool(lines)
-    os.environ.update(quiet_kernels())
-    for source in sorted((EXERCISES / "src").glob(f"{arguments.only}*.py")):
+    os.environ.update(quiet_kernels() | unhurried())
+    sources = sorted((EXERCISES / "src").glob(f"{arguments.only}*.py"))
+    if not sources:
+        names = ", ".join(sorted(path.stem for path in (EXERCISES / "src").glob("[0-9]*.py")))
+        print(
+            f"make exercises: ONLY={arguments.only} is no master in exercises/src; choose one of {names}",
+            file=sys.stderr,
+        )
+        return 1
+    for source in sources:
         try:
             build(source, EXERCISES)
         except (CellExecutionError, CellTimeoutError, ValueError) as error:
@@ -45,7 +54,7 @@ def build(source: Path, folder: Path) -> None:
 
     Raises: ValueError if a solution does not get all its points; nbclient's error if a cell fails.
     """
-    write(learner_copy(source), folder / "release" / f"{source.stem}.ipynb")
+    store(learner_copy(source), folder / "release" / f"{source.stem}.ipynb")
     solved = solution_copy(source)
     place = {"metadata": {"path": str(folder)}}
     NotebookClient(solved, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False, resources=place).execute()
@@ -53,18 +62,12 @@ def build(source: Path, folder: Path) -> None:
     told = machine_paths(solved)
     if told:
         raise ValueError("the solutions' outputs tell paths of this machine:\n" + "\n".join(told))
-    write(solved, folder / "solutions" / f"{source.stem}.ipynb")
-
-
-def write(notebook: Any, target: Path) -> None:
-    """Write a notebook where a folder may be missing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, target)
+    store(solved, folder / "solutions" / f"{source.stem}.ipynb")
 
 
 def write_source(source: Path, target: Path, seed: int) -> None:
     """Write the notebook from which nbgrader makes its release: the master itself, with the given seed."""
-    write(read_master(source, seed), target)
+    store(read_master(source, seed), target)
 
 
 def all_drift(folder: Path) -> list[str]:

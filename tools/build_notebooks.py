@@ -16,16 +16,16 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-from tools.paths import ROOT, quiet_kernels
+from tools.outputs import machine_paths, store, tidy
+from tools.paths import ROOT, quiet_kernels, unhurried
 
 NOTEBOOKS = ROOT / "notebooks"
-WIDGET = "application/vnd.jupyter.widget-view+json"
 ASKS = re.compile(r"^ *predict\(", re.MULTILINE)
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-CELL_SECONDS = 120  # above the ranks' own limit of 30 s, so that a hang is explained by them
+CELL_SECONDS = 600  # above the ranks' own limits, so that a hang is explained by them
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
         lines = all_drift(NOTEBOOKS)
         print("\n".join(lines) or "every notebook follows its source", file=sys.stderr if lines else sys.stdout)
         return bool(lines)
-    os.environ.update(quiet_kernels())
+    os.environ.update(quiet_kernels() | unhurried())
     for source in sorted((NOTEBOOKS / "src").glob(f"{arguments.only}*.py")):
         started = time.monotonic()
         try:
@@ -74,7 +74,7 @@ def build(source: Path, target: Path) -> None:
     lines = machine_paths(notebook)
     if lines:
         raise ValueError(f"{target.name}: outputs tell paths of this machine:\n" + "\n".join(lines))
-    nbformat.write(notebook, target)
+    store(notebook, target)
 
 
 def read_source(source: Path) -> Any:
@@ -113,42 +113,6 @@ def stable_id(text: str, seen: set[str]) -> str:
     fresh = next(name for name in candidates if name not in seen)
     seen.add(fresh)
     return fresh
-
-
-def tidy(notebook: Any) -> None:
-    """Drop what differs from run to run and what only a live kernel can show.
-
-    A widget's view needs its kernel; where the output also holds a picture, that is what a reader sees.
-    """
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if any(kind.startswith("image/") or kind == "text/html" for kind in data):
-                data.pop(WIDGET, None)
-            output.get("metadata", {}).pop(WIDGET, None)
-
-
-def machine_paths(notebook: Any) -> list[str]:
-    """Return a line for each output that tells where this machine keeps its files."""
-    private = "|".join(re.escape(str(path)) for path in (ROOT, Path.home(), sys.prefix))
-    pattern = re.compile(rf"(?:{private}|/tmp/|/home/\w|/Users/\w)[^\s'\"]*")
-    found = []
-    for number, cell in enumerate(notebook.cells):
-        for output in cell.get("outputs", []):
-            hit = pattern.search(text_of(output))
-            if hit:
-                found.append(f"  cell {number}: {hit.group()}")
-    return found
-
-
-def text_of(output: Any) -> str:
-    """Return all text that an output holds; pictures in base64 are left out."""
-    parts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", [])]
-    for kind, value in output.get("data", {}).items():
-        if kind not in ("image/png", "image/jpeg"):
-            parts.append(value if isinstance(value, str) else repr(value))
-    return "\n".join(parts)
 
 
 def all_drift(folder: Path) -> list[str]:

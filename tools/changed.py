@@ -1,118 +1,61 @@
-"""What a change in the working tree touches: the tests that import it, directly or not, found without running anything.
-
-The graph is read from the import statements (those in functions too) and from strings that name a module, such as
-`python -m course_lib.cli`. A package that finds its parts by itself (`iter_modules`, a door) counts as importing
-all of them, and so does whoever makes up names of modules, as in `f"course_lib.checks.{name}"`. A package's `__init__`
-counts only where something is taken from the package itself: it mostly passes names on.
-"""
+"""What a change in the working tree touches: the names whose code has changed, and the tests that can reach them."""
 
 from __future__ import annotations
 
-import ast
-import re
 import subprocess
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 
+from tools.code import ALL, START, changed_pieces
 from tools.paths import ROOT
-
-FOLDERS = ("course_lib", "slides", "tests", "tools")
-COMMAND = re.compile(r'"-m", "course_lib"')
-DISCOVERY = re.compile(r"\biter_modules\(|^__getattr__, __dir__ = ", re.MULTILINE)  # a search, or a package's door
-EARLY = "course_lib/ranks/server.py"  # names what is imported early, and goes on without it; as a conftest does
-NAMED = re.compile(r"(?:course_lib|slides|tests|tools)(?:\.\w+)+\.?")
+from tools.uses import FOLDERS, Place, Uses
 
 
 def changed_files(root: Path = ROOT) -> list[str]:
     """Return what differs from the branch point with `main`, and what git does not know yet; relative to `root`."""
-    base = _git(root, "merge-base", "HEAD", "main") or ["HEAD"]
-    known = _git(root, "diff", "--name-only", "--relative", base[0])
-    return sorted({*known, *_git(root, "ls-files", "--others", "--exclude-standard")})
+    known = _git(root, "diff", "--name-only", "--relative", _base(root)).splitlines()
+    return sorted({*known, *_git(root, "ls-files", "--others", "--exclude-standard").splitlines()})
+
+
+def changed_names(file: str, root: Path = ROOT) -> set[str]:
+    """Return the names at a file's top whose code differs from the branch point; none if comments alone do."""
+    path = root / file
+    return changed_pieces(_git(root, "show", f"{_base(root)}:./{file}"), path.read_text() if path.exists() else "")
+
+
+def runs_the_same(file: str, root: Path = ROOT) -> bool:
+    """Whether only comments, docstrings and white space have changed in a file of code."""
+    return _is_code(file) and (root / file).exists() and not changed_names(file, root)
 
 
 def affected_tests(changed: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Return the test files that are changed, import a changed file, or name one that is no Python."""
-    seeds = {name for file in changed for name in _stand_ins(root, file)}
-    others = {Path(file).name for file in changed if not file.endswith(".py")}
-    tests = sorted(path for path in (root / "tests").rglob("test_*.py"))
-    return [
-        str(path.relative_to(root))
-        for path in tests
-        if reached(root, str(path.relative_to(root))) & seeds or any(name in path.read_text() for name in others)
-    ]
+    """Return the tests that reach a changed name, or name a changed file that is no Python."""
+    changed, uses = list(changed), Uses(root)
+    chosen = set(uses.tests_of({place for file in changed for place in _places(uses, root, file)}))
+    others = [Path(file).name for file in changed if not file.endswith(".py")]
+    tests = [str(path.relative_to(root)) for path in sorted((root / "tests").rglob("test_*.py"))]
+    whole = {test for test in tests if any(name in (root / test).read_text() for name in others)}
+    return sorted(whole | {test for test in chosen if test.partition("::")[0] not in whole})
 
 
-def _stand_ins(root: Path, file: str) -> list[str]:
-    """A Python file stands for itself; a preset or another file of the package for the code in the folder above it."""
+def _places(uses: Uses, root: Path, file: str) -> list[Place]:
+    """A file stands for its changed names; a preset or the like for all of the code in the folder above it."""
+    if _is_code(file):
+        return [(file, name) for name in changed_names(file, root)]
     if file.endswith(".py") or not file.startswith("course_lib/"):
-        return [file]
+        return []
     folders = [folder for folder in (root / file).parents if any(folder.glob("*.py"))]
-    return [str(path.relative_to(root)) for path in folders[0].glob("*.py")]
+    files = [str(path.relative_to(root)) for path in folders[0].glob("*.py")]
+    return [(path, name) for path in files for name in (ALL, START, *uses.code(path).pieces)]
 
 
-def reached(root: Path, file: str) -> set[str]:
-    """Every file that is loaded when `file` runs, itself and pytest's conftest files included."""
-    seen: set[str] = set()
-    waiting = [file, *(str(path.relative_to(root)) for path in (root / "tests").rglob("conftest.py"))]
-    waiting = [name for name in waiting if name == file or Path(file).is_relative_to(Path(name).parent)]
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += imports_of(root, name)
-    return seen
+def _is_code(file: str) -> bool:
+    return file.endswith(".py") and file.partition("/")[0] in FOLDERS
 
 
-@cache
-def imports_of(root: Path, file: str) -> tuple[str, ...]:
-    """Return the files of the repository that `file` names as modules."""
-    path = root / file
-    text = path.read_text()
-    tree = ast.parse(text)
-    named = [] if path.name == "conftest.py" or file == EARLY else [*_named(tree)]
-    names = [*_imported(tree), *named]
-    found = {hit for name in names for hit in _files_of(root, path.parent, name.rstrip("."))}
-    whole = {hit for name in named if name.endswith(".") for hit in _files_of(root, path.parent, name.rstrip("."))}
-    found |= {str(part.relative_to(root)) for hit in whole for part in (root / hit).parent.rglob("*.py")}
-    if COMMAND.search(text):
-        found.add("course_lib/__main__.py")
-    if DISCOVERY.search(text):
-        found |= {str(part.relative_to(root)) for part in path.parent.rglob("*.py")}
-    return tuple(sorted(found))
+def _base(root: Path) -> str:
+    return _git(root, "merge-base", "HEAD", "main").strip() or "HEAD"
 
 
-def _imported(tree: ast.AST) -> Iterator[str]:
-    """The dotted names of all import statements."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _named(tree: ast.AST) -> Iterator[str]:
-    """The dotted names in strings; texts that are only read by people (docstrings) are left out."""
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
-            for hit in NAMED.finditer(node.value):
-                yield from (hit[0], f"{hit[0].rstrip('.')}.__main__")
-
-
-def _files_of(root: Path, folder: Path, module: str) -> list[str]:
-    """The file of the longest part of a dotted name that is a module; a package's name stands for its `__init__`."""
-    parts = module.split(".")
-    start = root if parts[0] in FOLDERS else folder  # tests import helpers from their own folder
-    for end in range(len(parts), 0, -1):
-        place = start.joinpath(*parts[:end])
-        names = (place.with_suffix(".py"), place / "__init__.py")
-        found = [str(name.relative_to(root)) for name in names if name.exists()]
-        if found:
-            return found
-    return []
-
-
-def _git(root: Path, *arguments: str) -> list[str]:
-    answer = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-    return answer.stdout.splitlines()
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout

@@ -1,7 +1,8 @@
-"""`make test` and `make check`: every check, and a table of the seconds that each step and each module took.
+"""`make test` and `make check`: every check, and a table of the CPU seconds that each step and each module took.
 
 Two of a step's files run at a time: ranks wait for each other much of the time. More would make a slow run look like a
-hang, so what may run *beside* does so at the lowest priority; its output is shown when it has ended.
+hang, so what may run *beside* does so at the lowest priority; its output is shown when it has ended. What must run
+*alone* waits for that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 
 from tools import changed, outside, seconds, steps
 from tools.grading import isolation
-from tools.paths import CACHE, ROOT, quiet_kernels
+from tools.paths import CACHE, ROOT, quiet_kernels, unhurried
 from tools.seconds import Result
 from tools.steps import Step
 
@@ -32,7 +33,9 @@ def main(*words: str) -> int:
         wanted = [step for step in wanted if not step.outside]
     started = time.monotonic()
     results = run_all(
-        wanted, {**outside.with_tools(), **quiet_kernels()}, partly=bool(arguments.only or arguments.changed)
+        wanted,
+        {**outside.with_tools(), **quiet_kernels(), **unhurried()},
+        partly=bool(arguments.only or arguments.changed),
     )
     print(seconds.table(results, time.monotonic() - started))
     if missing:
@@ -61,7 +64,8 @@ def chosen(arguments: argparse.Namespace) -> tuple[Step, ...]:
         return steps.of_module(arguments.only)
     if arguments.changed:
         files = changed.changed_files()
-        return steps.of_change(files, changed.affected_tests(files))
+        run = [file for file in files if not changed.runs_the_same(file)]
+        return steps.of_change(run, changed.affected_tests(run)) if files else steps.UNCHANGED
     return steps.EVERYTHING
 
 
@@ -79,6 +83,8 @@ def run_all(wanted: list[Step], environment: dict[str, str], *, partly: bool) ->
     aside.start()
     results: list[Result] = []
     for step in wanted:
+        if step.alone:
+            aside.join()
         if not step.beside:
             print(f"\n── {step.name}", flush=True)
             results.append(run(step, environment, partly=partly)[0])
@@ -99,23 +105,29 @@ def show(ended: list[tuple[Result, str]]) -> list[Result]:
 
 def run(step: Step, environment: dict[str, str], *, partly: bool) -> tuple[Result, str]:
     """Run one step; return what came of it, and its output if it ran beside (else that is on the screen)."""
-    report = REPORTS / f"{'-'.join(step.name.split())}.xml"
+    name = "-".join(step.name.split())
+    report, used = REPORTS / f"{name}.xml", REPORTS / f"{name}.cpu"
     report.unlink(missing_ok=True)
     words = [*step.command, *step.on, *([f"--junitxml={report}", "-ojunit_family=xunit1"] if step.is_pytest else [])]
     quietly = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} if step.beside else {}
     started = time.monotonic()
     ran = subprocess.run(
-        ["nice", "-n19", *words] if step.beside else words,
+        [*(["nice", "-n19"] if step.beside else []), steps.PYTHON, "-m", "tools.cpu", str(used), *words],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
         check=False,
         **quietly,
     )
-    passed = ran.returncode == 0 or (partly and step.is_pytest and ran.returncode == NOTHING_COLLECTED)
-    took = time.monotonic() - started
-    shares = seconds.of_modules(report, ran.stdout or "")
-    return Result(name=step.name, passed=passed, seconds=took, beside=step.beside, shares=shares), ran.stdout or ""
+    result = Result(
+        name=step.name,
+        passed=ran.returncode == 0 or (partly and step.is_pytest and ran.returncode == NOTHING_COLLECTED),
+        cpu_s=float(used.read_text()),
+        wall_s=time.monotonic() - started,
+        beside=step.beside,
+        shares=seconds.of_modules(report, ran.stdout or ""),
+    )
+    return result, ran.stdout or ""
 
 
 if __name__ == "__main__":

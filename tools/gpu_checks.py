@@ -21,7 +21,7 @@ from course_lib.config import TrainConfig, load_model, parse_model
 from course_lib.costs.model.longest_sequence import Room, longest_sequence
 from course_lib.costs.model.two_axes import TwoAxes
 from course_lib.errors import four_parts
-from course_lib.gauges.fsdp_step import Case
+from course_lib.gauges.fsdp_step import FsdpCase
 from course_lib.gauges.on_gpu import batch_on_gpu, measure, room, rounding
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.table.mesh import make_mesh
@@ -101,7 +101,7 @@ def steps() -> Iterator[dict[str, Any]]:
     """Each case in a process of its own."""
     for model, sequence, checkpointing, offload in STEPS:
         given: dict[str, Any] = {"sequence": sequence, "checkpointing": checkpointing, "offload": offload}
-        found = measure(Case(config=load_model(model), dp=1, **given))
+        found = measure(FsdpCase(config=load_model(model), dp=1, **given))
         print(model, given, "does not fit" if found is None else f"peak {found.held['peak'] / GiB:.2f} GiB", flush=True)
         yield {"model": model, **given, **({"held": None, "step_s": None} if found is None else asdict(found))}
 
@@ -116,7 +116,7 @@ def limits() -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"model": model, "checkpointing": checkpointing, "room": free, "longest": longest}
         for share in (98, 102):
             sequence = longest * share // 100
-            fits = measure(Case(config=config, dp=1, sequence=sequence, checkpointing=checkpointing)) is not None
+            fits = measure(FsdpCase(config=config, dp=1, sequence=sequence, checkpointing=checkpointing)) is not None
             row[f"fits {share} %"] = fits
         yield row
 

@@ -174,7 +174,7 @@ def tried(copy: Path, one: Mutation, limit_s: int) -> str:
 
 def verdict_of(copy: Path, words: list[str], limit_s: float) -> str:
     """Caught and by which test, survived, or out of time."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=60", *words]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=300", *words]
     command = [sys.executable, str(WARDEN), *pytest]  # a mistake may let ranks outlive their notebook
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = {**os.environ, "PYTHONPATH": str(copy)}

@@ -16,6 +16,11 @@ def python_of(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
+def unhurried() -> dict[str, str]:
+    """Return the environment variable that gives honest work on ranks more time, for a machine that is busy."""
+    return {"COURSE_LIB_UNHURRIED": "1"}
+
+
 def quiet_kernels(home: Path = CACHE / "ipython") -> dict[str, str]:
     """Return environment variables for notebooks that run without a person watching.
 

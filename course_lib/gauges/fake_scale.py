@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib import presets
 from course_lib.config import load_model
-from course_lib.gauges.fsdp_step import Case, Instant, Step, distribute
+from course_lib.gauges.fsdp_step import FsdpCase, Instant, Step, distribute
 
 if TYPE_CHECKING:
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -80,7 +80,7 @@ class Trace:
 class Recorded:
     """A trace of a whole model as `make trace` wrote it down: each takes a minute."""
 
-    case: Case
+    case: FsdpCase
     trace: Trace
     seconds: int
 
@@ -100,12 +100,12 @@ def _recorded(
     held: dict[Instant, dict[str, int]],
     calls: Sequence[dict[str, Any]],
 ) -> Recorded:
-    case = Case(config=load_model(model), dp=dp, tp=tp, sequence=sequence, checkpointing=checkpointing)
+    case = FsdpCase(config=load_model(model), dp=dp, tp=tp, sequence=sequence, checkpointing=checkpointing)
     found = Trace(held={name: Held(**parts) for name, parts in held.items()}, calls=tuple(Calls(**x) for x in calls))
     return Recorded(case=case, trace=found, seconds=seconds)
 
 
-def trace(cases: Sequence[Case]) -> tuple[Trace, ...]:
+def trace(cases: Sequence[FsdpCase]) -> tuple[Trace, ...]:
     """Trace a step of each, one after the other, in one new process: a fake group is that of a whole process.
 
     Weights, their gradients and Adam's moments last in fp32; gradients are added up in fp32, and the loss computed of
@@ -116,7 +116,7 @@ def trace(cases: Sequence[Case]) -> tuple[Trace, ...]:
         return tuple(process.map(_trace, cases))
 
 
-def _trace(case: Case) -> Trace:
+def _trace(case: FsdpCase) -> Trace:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -154,7 +154,7 @@ def _shapes_unseen() -> Iterator[None]:
 
 
 @contextmanager
-def _fake_ranks(case: Case) -> Iterator[DeviceMesh]:
+def _fake_ranks(case: FsdpCase) -> Iterator[DeviceMesh]:
     """A mesh whose other ranks do not exist; messages arrive at once, and say nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class FsdpCase:
     """A step of one sequence on each of dp ranks; tp neighbours share each sequence and every matrix."""
 
     config: ModelConfig
@@ -44,7 +44,7 @@ class Case:
         parallel.check(self.config, sequence=self.sequence)
 
 
-def distribute(case: Case, mesh: DeviceMesh, device: str = "meta") -> nn.Module:
+def distribute(case: FsdpCase, mesh: DeviceMesh, device: str = "meta") -> nn.Module:
     """Tensor parallelism inside, then checkpointing, then FSDP2 by blocks; on meta not a byte is allocated."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
     from torch.distributed.tensor.parallel import parallelize_module
@@ -76,7 +76,7 @@ class Step:
     `fused` is one kernel for all of Adam: its usual form on a GPU makes tensors as large as all weights on the way.
     """
 
-    def __init__(self, case: Case, model: nn.Module, device: str = "cpu", *, fused: bool = False) -> None:
+    def __init__(self, case: FsdpCase, model: nn.Module, device: str = "cpu", *, fused: bool = False) -> None:
         from torch.distributed.tensor.parallel import loss_parallel
 
         self.model = model

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import presets
 from course_lib.config import ModelConfig, TrainConfig, load_model
-from course_lib.gauges.fsdp_step import Case, Instant, Step, distribute
+from course_lib.gauges.fsdp_step import FsdpCase, Instant, Step, distribute
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.batches import Batch
@@ -52,7 +52,7 @@ class Measured:
 class Recorded:
     """A measurement that `make gpu` wrote down."""
 
-    case: Case
+    case: FsdpCase
     found: Measured
 
 
@@ -70,10 +70,10 @@ def _recorded(
     model: str, sequence: int, checkpointing: bool, offload: bool, held: dict[Instant, int], step_s: float
 ) -> Recorded:
     sizes: dict[str, Any] = {"sequence": sequence, "checkpointing": checkpointing, "offload": offload}
-    return Recorded(case=Case(config=load_model(model), dp=1, **sizes), found=Measured(held=held, step_s=step_s))
+    return Recorded(case=FsdpCase(config=load_model(model), dp=1, **sizes), found=Measured(held=held, step_s=step_s))
 
 
-def measure(case: Case) -> Measured | None:
+def measure(case: FsdpCase) -> Measured | None:
     """Train a few steps of it in a new process on the first GPU; None if its memory does not suffice.
 
     Cost: half a minute, most of it to start.
@@ -81,7 +81,7 @@ def measure(case: Case) -> Measured | None:
     return _in_new_process(_measure, case)
 
 
-def _measure(case: Case) -> Measured | None:
+def _measure(case: FsdpCase) -> Measured | None:
     with _alone_over_nccl() as mesh:
         try:
             step = Step(case, distribute(case, mesh, "cuda"), "cuda", fused=True)

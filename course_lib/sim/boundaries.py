@@ -19,7 +19,7 @@ _HIDDEN, _ZERO_SEQUENCE, _ZERO_BATCH = 8192, 1024, 8  # ZeRO's runs of many bill
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Boundary:
     """A configuration that ran, or could not, and what the simulator says of its memory."""
 
     name: str
@@ -28,12 +28,12 @@ class Case:
     predicted_to_fit: bool
 
 
-def cases(runs: Iterable[Run], rows: Iterable[Any]) -> list[Case]:
+def cases(runs: Iterable[Run], rows: Iterable[Any]) -> list[Boundary]:
     """Runs that ran or went out of memory, and both sides of the limits among the rows."""
     return [*map(_of_run, runs), *(case for row in rows for case in _of_limit(row)), *_korthikanti()]
 
 
-def recall(found: Iterable[Case], *, ran: bool) -> tuple[int, int]:
+def recall(found: Iterable[Boundary], *, ran: bool) -> tuple[int, int]:
     """How many cases of this kind the simulator calls as they were, and how many there are."""
     kind = [case for case in found if case.ran == ran]
     return sum(case.predicted_to_fit == ran for case in kind), len(kind)
@@ -45,11 +45,11 @@ def fits(run: Run) -> bool:
     return any(float(run.memory(way).total[0]) <= float(run.machine.memory_bytes) for way in ways)
 
 
-def _of_run(run: Run) -> Case:
-    return Case(name=run.name, source=run.source, ran=not run.out_of_memory, predicted_to_fit=fits(run))
+def _of_run(run: Run) -> Boundary:
+    return Boundary(name=run.name, source=run.source, ran=not run.out_of_memory, predicted_to_fit=fits(run))
 
 
-def _of_limit(row: Any) -> Iterator[Case]:
+def _of_limit(row: Any) -> Iterator[Boundary]:
     """The largest model that was trained with a stage of ZeRO fitted; above what its states alone take none can."""
     if row.get("kind") != "memory_feasibility_max":
         return
@@ -58,7 +58,7 @@ def _of_limit(row: Any) -> Iterator[Case]:
         sizes = {True: measured["max_params_b_measured"][name], False: _ABOVE * measured["max_params_b_theory"][name]}
         for ran, billions in sizes.items():
             fit = _zero_fits(billions * 1e9, parallel["tp"], parallel["dp"], stage)
-            yield Case(name=f"{row['id']} {name} {billions:.3g} B", source="zero", ran=ran, predicted_to_fit=fit)
+            yield Boundary(name=f"{row['id']} {name} {billions:.3g} B", source="zero", ran=ran, predicted_to_fit=fit)
 
 
 def _zero_fits(parameters: float, tp: int, dp: int, stage: int) -> bool:
@@ -70,7 +70,7 @@ def _zero_fits(parameters: float, tp: int, dp: int, stage: int) -> bool:
     return _total(model, policies, "zero") <= _capacity("V100")
 
 
-def _korthikanti() -> Iterator[Case]:
+def _korthikanti() -> Iterator[Boundary]:
     """Four models that need more than 80 GB without recompute, and fit with selective recompute and shared sequences.
 
     Source: Korthikanti et al. 2022, Figure 1 and Table 3.
@@ -95,7 +95,7 @@ def _korthikanti() -> Iterator[Case]:
                 stages_per_rank=v,
             )
             fit = _total(model, policies, "megatron") <= _capacity("A100")
-            yield Case(name=f"{name}, recompute {recompute}", source="kort", ran=ran, predicted_to_fit=fit)
+            yield Boundary(name=f"{name}, recompute {recompute}", source="kort", ran=ran, predicted_to_fit=fit)
 
 
 def _policy(**fields: Any) -> Policies:

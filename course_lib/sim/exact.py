@@ -18,7 +18,7 @@ from course_lib.sim.machine import Software, machine_of
 from course_lib.sim.policies import SCHEDULES, Policies
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape, shape_of
-from course_lib.sim.step import Work, after, slowdown, work
+from course_lib.sim.step import StepWork, after, slowdown, work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def even_layers(n_layers: int, ranks: int) -> tuple[int, ...]:
     return tuple(each + (rank < more) for rank in range(ranks))
 
 
-def _durations(one: Work, layers: Sequence[int]) -> list[Durations]:
+def _durations(one: StepWork, layers: Sequence[int]) -> list[Durations]:
     """Of each rank for one micro-batch; the last one has the head."""
     layer, ahead, weights = (float(_first(x)) for x in (one.layer_s, one.layer_forward, one.layer_weights))
     head, head_ahead, head_weights = (float(_first(x)) for x in (one.head_s, one.head_forward, one.head_weights))
@@ -116,7 +116,7 @@ def _durations(one: Work, layers: Sequence[int]) -> list[Durations]:
     return found
 
 
-def _after(shape: Shape, rates: Rates, p: Policies, one: Work, pipeline_s: float) -> dict[str, float]:
+def _after(shape: Shape, rates: Rates, p: Policies, one: StepWork, pipeline_s: float) -> dict[str, float]:
     """What the closed form counts beside the pipeline, by cause."""
     mean = sum(one.causes(shape.layers / p.pp, 1 / p.pp).values())
     found = {cause: _first(seconds) for cause, seconds in after(shape, rates, p, mean).items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.sim.ablation import ablations
-from course_lib.sim.boundaries import Case, cases, recall
+from course_lib.sim.boundaries import Boundary, cases, recall
 from course_lib.sim.runs import Run, read_run
 from course_lib.sim.validate import (
     Errors,
@@ -96,7 +96,7 @@ def memory_records(rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
         yield _record("fits", group, of, None, covered=right / of, note="" if ran else _kinds_of_limits(judged))
 
 
-def _kinds_of_limits(judged: Sequence[Case]) -> str:
+def _kinds_of_limits(judged: Sequence[Boundary]) -> str:
     """How many cases that did not run are runs, and how many follow from what was published."""
     sources = Counter(case.source for case in judged if not case.ran)
     models, sizes = sources.pop("kort"), sources.pop("zero")

@@ -62,7 +62,7 @@ CAUSE_NAMES = {  # as every text and figure calls them
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """Seconds of one micro-batch: a layer by cause, and the head; of each also forward and the weights' gradients."""
 
     layer: dict[str, Value]
@@ -119,7 +119,7 @@ def slowdown(rates: Rates, p: Policies) -> Value:
     return rates.stack * (1 + rates.node_slowdown * np.log2(domains))
 
 
-def work(shape: Shape, rates: Rates, p: Policies) -> Work:
+def work(shape: Shape, rates: Rates, p: Policies) -> StepWork:
     """What a micro-batch costs in a layer and in the head, forward and backward."""
     ahead = forward_of(shape, rates, p)
     again = AGAIN[np.asarray(p.recompute, dtype=int)].T
@@ -133,7 +133,7 @@ def work(shape: Shape, rates: Rates, p: Policies) -> Work:
         "cp": axes.context_s(shape, rates, p, attention),
         "ep": axes.expert_s(shape, rates, p, again[3]),
     }
-    return Work(
+    return StepWork(
         layer=layer,
         layer_forward=ahead.matmul
         + ahead.attention
@@ -153,7 +153,7 @@ def _recompute(ahead: Forward, again: Value) -> Value:
     return matmul * ahead.matmul + attention * (ahead.attention + ahead.scores) + pointwise * ahead.pointwise
 
 
-def _fullest(layers: Value, p: Policies, one: Work) -> Value:
+def _fullest(layers: Value, p: Policies, one: StepWork) -> Value:
     """The longest stage: the last one has the head, and fewer layers if they do not divide.
 
     Where L does not divide but L + 2 does, embedding and head count as layers.
@@ -168,7 +168,7 @@ def _fullest(layers: Value, p: Policies, one: Work) -> Value:
     return np.maximum(inner * one.layer_s, last * one.layer_s + one.head_s)
 
 
-def _bubble(shape: Shape, p: Policies, one: Work, mean: Value) -> Value:
+def _bubble(shape: Shape, p: Policies, one: StepWork, mean: Value) -> Value:
     """(p - 1) micro-batches of the mean stage, over v if interleaved; ZB-H1 fills a part with gradients of weights.
 
     `costs.pipeline_bubble_s` for arrays, where W is the least of F, B and W: each of the others has as many products.

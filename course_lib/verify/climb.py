@@ -125,7 +125,7 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
     )
 
 
-class Step(NamedTuple):
+class SaidOfStep(NamedTuple):
     """What one step says of itself."""
 
     loss: float | None
@@ -134,7 +134,7 @@ class Step(NamedTuple):
     changed_batch: bool  # it has left other numbers there
 
 
-def take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> Step:
+def take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> SaidOfStep:
     """One step; `look` is called when its gradients are there."""
     kept = [x.clone() for x in batch]
     started = time.perf_counter()
@@ -147,12 +147,12 @@ def take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> Ste
     with comm.settings(ledger=False):
         look()
     if not isinstance(trainer, InParts):
-        return Step(loss, getattr(trainer, "norm", None), seconds, changed)
+        return SaidOfStep(loss, getattr(trainer, "norm", None), seconds, changed)
     started = time.perf_counter()
     norm = trainer.clip()
     trainer.update()
     seconds += time.perf_counter() - started
-    return Step(loss, norm, seconds, changed)
+    return SaidOfStep(loss, norm, seconds, changed)
 
 
 def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrace:

@@ -45,6 +45,7 @@ def browser():
 def page(browser, tmp_path):
     """A page; a script's error on it fails the test, and a picture of its end is kept beside the test's files."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(120_000)  # a busy machine is no fault of the page
     errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page

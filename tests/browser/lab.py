@@ -51,7 +51,7 @@ def wait_until_up(address, server, log):
     while time.monotonic() < deadline:
         assert server.poll() is None, f"JupyterLab ended at its start:\n{log.read_text()}"
         try:
-            with urllib.request.urlopen(address, timeout=5):
+            with urllib.request.urlopen(address, timeout=60):
                 return
         except OSError:
             time.sleep(0.2)
@@ -61,7 +61,7 @@ def wait_until_up(address, server, log):
 def open_notebook(page, address, name):
     """Open a notebook and wait until its kernel is ready; the notebook's own indicator says idle too early."""
     page.goto(f"{address}/lab/tree/{name}?token={TOKEN}&reset")
-    page.wait_for_selector("#jp-main-statusbar >> text=/Python 3 .*\\| Idle/", timeout=60_000)
+    page.wait_for_selector("#jp-main-statusbar >> text=/Python 3 .*\\| Idle/")
 
 
 def run_all(page, path):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.browser.lab import ending_at, open_notebook, run_all, unexpected_errors
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_nothing_is_answered_before_anything_is_run(page, lab):

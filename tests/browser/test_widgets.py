@@ -8,7 +8,7 @@ import pytest
 from course_lib import viz
 from tests.browser.lab import open_notebook, run_all, unexpected_errors
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 SAID = """output => {
     const refused = output.querySelector('[role=alert]');
@@ -82,7 +82,7 @@ def change(page, label, value, until=None):
         control.locator("input").fill(value)
         control.locator("input").press("Enter")
     output = explorer_of(page, label).element_handle()
-    page.wait_for_function(f"([output, before]) => ({SAID})(output) !== before", arg=[output, before], timeout=15_000)
+    page.wait_for_function(f"([output, before]) => ({SAID})(output) !== before", arg=[output, before])
     return at_rest(page, label, until)
 
 

@@ -87,7 +87,7 @@ def _with_full_memory(part: str, folder: Path) -> Seen:
 
 def _report(scene: Scene, program: object) -> Seen:
     """What the program has written in its last line."""
-    output, errors = program.communicate(timeout=120)
+    output, errors = program.communicate(timeout=300)
     last = output.splitlines()[-1] if output else errors
     if not last.startswith("{"):
         return Seen(said=f"the program failed: {errors[-300:]}", seconds=0.0, lost="everything", left=scene.left())

@@ -97,7 +97,7 @@ def _under_way(do: Fault, folder: Path) -> Seen:
     if isinstance(told, str):  # it happened to another command
         seconds = time.monotonic() - started
         run.kill()
-    output, errors = run.communicate(timeout=60)
+    output, errors = run.communicate(timeout=300)
     if not isinstance(told, str):
         seconds, told = time.monotonic() - started, errors
     return Seen(said=told.strip(), seconds=seconds, left=scene.left(), lost=_gone_on(scene, reached, output))
@@ -106,7 +106,7 @@ def _under_way(do: Fault, folder: Path) -> Seen:
 def _gone_on(scene: Scene, reached: int, output: str = "") -> str:
     """Give the same command again; say what had to be done twice, or what is wrong in the end."""
     reached = max([reached, *(int(step) for step in re.findall(r"^step +(\d+)/", output, re.MULTILINE))])
-    output, errors = scene.start(*COMMAND).communicate(timeout=60)
+    output, errors = scene.start(*COMMAND).communicate(timeout=300)
     found = re.search(r"goes on after step (\d+) of", output)
     if not found:
         return f"the run: {errors or output}"
@@ -129,13 +129,13 @@ def _parent(pid: int) -> int:
 
 def _second_run(scene: Scene, run: subprocess.Popen[str]) -> str:
     run.send_signal(signal.SIGSTOP)  # so that it is not over before
-    return scene.start(*COMMAND).communicate(timeout=60)[1]
+    return scene.start(*COMMAND).communicate(timeout=300)[1]
 
 
 def _ended(scene: Scene, *words: str, before: tuple[str, ...] = ()) -> tuple[str, float]:
     """What a command said, and after how many seconds."""
     started = time.monotonic()
-    errors = scene.start(*words, before=before).communicate(timeout=60)[1]
+    errors = scene.start(*words, before=before).communicate(timeout=300)[1]
     return errors.strip(), time.monotonic() - started
 
 

@@ -10,8 +10,9 @@ import pytest
 from course_lib.checks.kit import registry
 from course_lib.checks.kit.probe import ProbeExercise
 from tools import exercise_facts
-from tools.build_exercises import EXERCISES, all_drift, write
+from tools.build_exercises import EXERCISES, all_drift
 from tools.exercise_text import learner_copy, read_master, solution_copy, stub
+from tools.outputs import store
 
 WIDEST_DRAWING = 90  # characters
 MASTERS = sorted((EXERCISES / "src").glob("[0-9]*.py"))
@@ -117,13 +118,13 @@ def test_drift_is_found(tmp_path, master):
         f"release/{master.stem}: missing; run make exercises",
         f"solutions/{master.stem}: missing; run make exercises",
     ]
-    write(learner_copy(master), tmp_path / "release" / f"{master.stem}.ipynb")
+    store(learner_copy(master), tmp_path / "release" / f"{master.stem}.ipynb")
     changed = solution_copy(master)
     changed.cells[3].source += "\n# by hand"
-    write(changed, tmp_path / "solutions" / f"{master.stem}.ipynb")
+    store(changed, tmp_path / "solutions" / f"{master.stem}.ipynb")
     assert all_drift(tmp_path) == [f"solutions/{master.stem}: cell 3 differs from its master; run make exercises"]
     changed.cells.pop()
-    write(changed, tmp_path / "solutions" / f"{master.stem}.ipynb")
+    store(changed, tmp_path / "solutions" / f"{master.stem}.ipynb")
     assert len(all_drift(tmp_path)) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import subprocess
 import sys
 import threading
 
@@ -22,6 +23,7 @@ from course_lib.checks.kit.sheet import suggest
 from course_lib.checks.kit.signature import Puzzle, diagnose
 from course_lib.ranks import run_ranks
 from tests.grading.test_sheets import right_numbers
+from tools.paths import ROOT
 
 predictions = sys.modules[predict_function.__module__]
 
@@ -49,6 +51,19 @@ def test_the_verdict_shows_each_level_and_where_to_find_help(capsys):
     assert re.match(r"  FAIL values  4 ranks, 24 numbers: right values, but nothing is in the ledger: ", lines[1])
     assert lines[2:] == ["  -    edges   not run yet", "  -    bytes   not run yet", 'For a hint: hint("02.2")']
     assert (result.points, result.possible, result.passed) == (0, 5, False)
+
+
+LOADED = """
+import sys
+from course_lib.checks.kit.registry import find
+find("04.1")
+print(*sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith("course_lib.checks.module_")))
+"""
+
+
+def test_a_check_imports_the_file_of_its_exercise_and_no_other():
+    ran = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["halves", "module_04"]
 
 
 def test_one_part_gives_the_points_of_that_part():

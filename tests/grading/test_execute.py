@@ -19,7 +19,7 @@ def outputs_of(tmp_path, monkeypatch):
     def run(*sources, seconds=60):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
         notebook.cells.insert(0, nbformat.v4.new_markdown_cell("# Title"))
-        execute.SurvivingClient(notebook, 30, lambda index, outputs: None).run(seconds, {})
+        execute.SurvivingClient(notebook, 300, lambda index, outputs: None).run(seconds, {})
         return [[output.get("ename", output.get("text")) for output in cell.outputs] for cell in notebook.cells[1:]]
 
     return run

@@ -67,7 +67,11 @@ def test_a_wrong_diagnosis_does_not_hide_what_was_mended(exercise, points, answe
 @pytest.mark.parametrize("exercise", exercises())
 def test_every_exercise_has_wrong_answers(exercise):
     wrong = sum(mutant[0] == exercise for mutant in MUTANTS) + slips_of(find(exercise))
-    assert wrong >= LEAST.get(exercise[:2], LEAST_SINCE)
+    least = LEAST.get(exercise[:2], LEAST_SINCE)
+    assert wrong >= least, (
+        f"exercise {exercise} has {wrong} wrong answers and needs {least}, each refused for its own reason: "
+        f"write them into exercises/mutants/{MODULES[exercise[:2]]}.py, or as slips into the exercise itself"
+    )
 
 
 def slips_of(spec):

@@ -15,7 +15,7 @@ from course_lib.checks import check
 from course_lib.checks.kit.registry import find
 from course_lib.checks.module_07.groups import Rank
 from course_lib.checks.module_07.places import LAYER1, LAYER2, Cut
-from course_lib.checks.module_07.stored import Asked
+from course_lib.checks.module_07.stored import StoredAsked
 from course_lib.config import TrainConfig
 from course_lib.models.mlp import MLP
 from course_lib.parallel.sharding.wrapping import by_block
@@ -128,7 +128,7 @@ def test_the_pieces_of_07_3_are_those_that_the_course_trains(ranks, layer, unit)
 def test_the_parts_of_07_8_are_those_of_fsdp2_over_tensor_parallelism(ranks):
     for rank, (_, _, parts) in enumerate(ranks):
         for cut, (shape, found) in enumerate(zip(((6, 5), (5, 6)), parts, strict=True)):
-            asked = Asked(torch.arange(30).view(shape), cut, 2, 2, *divmod(rank, 2))
+            asked = StoredAsked(torch.arange(30).view(shape), cut, 2, 2, *divmod(rank, 2))
             assert torch.equal(found.long(), asked.part()), (rank, cut)
 
 

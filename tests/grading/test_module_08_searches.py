@@ -15,7 +15,7 @@ from course_lib.checks import check
 from course_lib.checks.kit.registry import find
 from course_lib.checks.module_08.annealing import landscape
 from course_lib.checks.module_08.axes import Rank
-from course_lib.checks.module_08.front import Case as Front
+from course_lib.checks.module_08.front import Cloud as Front
 from course_lib.checks.module_08.layers import Layers, best
 from course_lib.config import load_model
 from course_lib.parallel.table.layout import coordinates

@@ -20,7 +20,7 @@ from tools.grading import __main__ as grading
 from tools.grading import isolation, marking, progress
 from tools.paths import ROOT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1200)
 MODULE = "02_collectives"
 MASTER = ROOT / "exercises" / "src" / f"{MODULE}.py"
 ALL = {"02.1": 8, "02.3": 5, "02.5": 5, "02.8": 4, "02.9": 4}  # of a module that holds these alone
@@ -174,7 +174,7 @@ def graded_rows(submissions, out, master, *options):
         (folder / student / f"{MODULE}.ipynb").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grading, "masters", lambda: {MODULE: master})
-        assert grading.main("grade", str(folder), f"--out={out}", "--cell-timeout=10", *options) == 0
+        assert grading.main("grade", str(folder), f"--out={out}", "--cell-timeout=30", *options) == 0
     with (out / "grades" / f"{MODULE}.csv").open(encoding="utf-8-sig") as file:
         return {row["student"]: row for row in csv.DictReader(file)}
 

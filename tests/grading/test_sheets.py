@@ -7,7 +7,7 @@ import math
 import pytest
 
 from course_lib.checks import check
-from course_lib.checks.kit.formula import FormulaExercise, Report
+from course_lib.checks.kit.formula import Computed, FormulaExercise
 from course_lib.checks.kit.registry import exercises
 from course_lib.checks.kit.sheet import NumberExercise, judge_numbers, value, wrong_numbers
 from course_lib.comm.ledger import Ledger
@@ -84,7 +84,7 @@ def told_of_formula(spec, formula, wrong, seed=0):
                 given = spec.inputs(case, seed)
                 number = wrong(given.asked)
                 right = number is not None and math.isnan(number)
-                report = Report(formula.answer(given.asked) if right else number, "")
+                report = Computed(formula.answer(given.asked) if right else number, "")
                 if text := spec.verdict(case, given, (report,), Ledger((), 1)):
                     return text
     return ""

@@ -7,8 +7,9 @@ import shutil
 import nbformat
 import pytest
 
-from tools import build_notebooks
-from tools.build_notebooks import all_drift, build, drift, machine_paths, read_source
+from tools import build_notebooks, outputs
+from tools.build_notebooks import all_drift, build, drift, read_source
+from tools.outputs import machine_paths, store
 
 SOURCE = """# %% [markdown]
 # # Title
@@ -123,13 +124,41 @@ def test_a_path_of_this_machine_in_an_output_stops_the_build(tmp_path):
 
 
 def test_a_widget_s_view_gives_way_to_its_picture_only(tmp_path):
-    view = {build_notebooks.WIDGET: {"model_id": "1"}, "text/plain": "slider"}
+    view = {outputs.WIDGET: {"model_id": "1"}, "text/plain": "slider"}
     notebook = read_source(written(tmp_path))
     notebook.cells[1].outputs = [
         nbformat.v4.new_output("display_data", data=dict(view)),
         nbformat.v4.new_output("display_data", data={**view, "image/svg+xml": "<svg/>"}),
     ]
-    build_notebooks.tidy(notebook)
+    outputs.tidy(notebook)
     alone, with_picture = notebook.cells[1].outputs
-    assert build_notebooks.WIDGET in alone.data and build_notebooks.WIDGET not in with_picture.data
+    assert outputs.WIDGET in alone.data and outputs.WIDGET not in with_picture.data
     assert machine_paths(notebook) == []
+
+
+def stream(text, name="stdout"):
+    return nbformat.v4.new_output("stream", name=name, text=text)
+
+
+def test_a_stream_is_whole_however_it_came(tmp_path):
+    notebook = read_source(written(tmp_path))
+    notebook.cells[1].outputs = [stream("a\n"), stream("b\n"), stream("wrong\n", "stderr"), stream("c\n")]
+    outputs.tidy(notebook)
+    assert [(one.name, one.text) for one in notebook.cells[1].outputs] == [
+        ("stdout", "a\nb\n"),
+        ("stderr", "wrong\n"),
+        ("stdout", "c\n"),
+    ]
+
+
+def test_a_build_that_says_nothing_new_leaves_the_file_as_it_is(tmp_path):
+    notebook, target = read_source(written(tmp_path)), tmp_path / "deeper/90_probe.ipynb"
+    notebook.cells[1].outputs = [stream("pid 12 at 0x7f00aa11bb22"), stream("\nloss 1.5")]
+    store(notebook, target)
+    before = target.read_bytes()
+    notebook.cells[1].outputs = [stream("pid 99 at 0x7f00aa11bb33\nloss 1.5")]
+    store(notebook, target)
+    assert target.read_bytes() == before
+    notebook.cells[1].outputs = [stream("pid 99 at 0x7f00aa11bb33\nloss 1.25")]
+    store(notebook, target)
+    assert b"loss 1.25" in target.read_bytes() and b"pid 99" in target.read_bytes()

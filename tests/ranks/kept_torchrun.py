@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torchrun
 
-READY_S = 100
+READY_S = 300
 
 
 class KeptTorchrun:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import KernelManager
 
+from tests.ranks.deadlines import at_most
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,7 +30,7 @@ class Kernel:
         self.manager.start_kernel(cwd=str(ROOT))
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=300)
 
     def run(self, code, interrupt_after=None):
         started = time.monotonic()
@@ -41,7 +43,7 @@ class Kernel:
             try:
                 received = self.client.get_iopub_msg(timeout=0.1)
             except queue.Empty:
-                assert time.monotonic() - started < 60, "the cell never ended"
+                assert time.monotonic() - started < 300, "the cell never ended"
                 continue
             if received["parent_header"].get("msg_id") != message:
                 continue
@@ -135,7 +137,7 @@ def test_a_deadlock_names_call_and_line_and_the_pool_heals(kernel):
     reply = kernel.run(cell + "else:\n    comm.all_reduce(x)")
     assert "ranks 0, 1, 3 wait in all_reduce #1, cell line 7" in reply.error
     assert "rank 2 waits in recv from 1, cell line 5" in reply.error
-    assert reply.seconds < 1 + 2
+    assert reply.seconds < 1 + at_most(2)
     assert kernel.run("%%ranks 4\nrank").text.splitlines()[3] == "rank 3 → 3"
 
 
@@ -144,7 +146,7 @@ def test_an_interrupt_ends_an_endless_loop_and_is_raised(kernel):
     line = "interrupted; all ranks were ended, and their variables are gone; the next cell starts new ones"
     assert reply.error == f"KeyboardInterrupt: {line}"
     assert reply.traceback == reply.error
-    assert reply.seconds < 1 + 3
+    assert reply.seconds < 1 + at_most(3)
     assert kernel.run("%%ranks 4\nrank").text.splitlines()[0] == "rank 0 → 0"
 
 

@@ -36,7 +36,7 @@ from tools.paths import ROOT
 SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-3"]
 BAD_LOSS = "; one such loss would spoil the weights of all ranks; look at that rank's batch, or lower the learning rate"
-ENDS_S = 60.0  # an interrupted run is over within a second on an idle machine
+ENDS_S = 300.0  # an interrupted run is over within a second on an idle machine
 
 
 @pytest.fixture(autouse=True)

@@ -14,14 +14,15 @@ _LOG = CACHE / "slurm.log"
 _INSTALL = ("apt-get", "install", "-y", "--no-install-recommends", "slurm-wlm", "munge")
 
 
-def main() -> int:
-    """Return pytest's exit status; 0 if this machine cannot have a Slurm."""
+def main(*options: str) -> int:
+    """Return pytest's exit status; 0 if this machine cannot have a Slurm. The options are pytest's."""
     if missing_programs():
         _install()
     if why := missing():
         print(f"left out: jobs on a real Slurm ({why})")
         return 0
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", "--durations=3", "tests/slurm"], cwd=ROOT).returncode
+    words = [sys.executable, "-m", "pytest", "-q", "--durations=3", "tests/slurm", *options]
+    return subprocess.run(words, cwd=ROOT).returncode
 
 
 def _install() -> None:
@@ -37,4 +38,4 @@ def _install() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -266,9 +266,8 @@ for words in (dict(per_node=2), dict(per_node=2, job=999999), dict(per_node=99, 
     )
 
 
-@pytest.mark.parametrize("per_node", [2, 4])
-@pytest.mark.parametrize("number", ["00", "02", "03", "06"])
-def test_a_lesson_runs_top_to_bottom(cluster, tmp_path, number, per_node):
+def test_a_lesson_runs_top_to_bottom(cluster, tmp_path, lesson):
+    number, per_node = lesson
     environment = ["env", "COURSE_LIB_PUBLISHED=1", f"IPYTHONDIR={tmp_path}", "MPLBACKEND=agg"]
     ran = cluster.run(*in_job(), *environment, PYTHON, "-m", "tests.slurm.lesson", number, str(per_node), folder=ROOT)
     assert ran.returncode == 0 and "0 failed" in ran.stdout, ran.stdout[-3000:] + ran.stderr[-2000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tools import check, outside, steps
 from tools.grading import isolation
 from tools.modules import MODULES, module_of
+from tools.paths import ROOT
 from tools.seconds import Result, of_modules, table
 from tools.steps import Step
 
@@ -140,10 +142,42 @@ def test_seconds_are_read_from_pytest_s_report_and_the_slides_lines(tmp_path):
 
 def test_the_table_has_a_column_for_each_module_and_the_budget():
     shares = {MODULES[0]: 1.0, MODULES[1]: 3.0}
-    told = table([Result(name="ranks", passed=True, seconds=8.0, shares=shares)], wall_s=90).splitlines()
-    assert told[2].split() == ["ok", "8.0", "2.0", "6.0", "ranks"]
+    told = table([Result(name="ranks", passed=True, cpu_s=8.0, wall_s=5.0, shares=shares)], wall_s=90).splitlines()
+    assert told[1].startswith("CPU seconds")
+    assert told[2].split() == ["ok", "8.0", "2.0", "6.0", "ranks,", "5", "s"]
     assert told[3].split() == ["8.0", "2.0", "6.0", *["0.0"] * (len(MODULES) - 1), "together"]
-    assert told[4].startswith("in all 1.5 min, of a budget of ")
+    assert told[4].startswith("in all 8 CPU seconds, of a budget of 1,750 (") and told[4].endswith(", in 1.5 min")
+
+
+ORPHAN = """
+import os, time
+hears, says = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        while time.process_time() < 0.5: pass  # its parent ends at once, and nobody waits for it
+    os._exit(0)
+os.close(says)
+os.read(hears, 1)  # until all who could speak have ended
+time.sleep(1)
+raise SystemExit(3)
+"""
+
+
+def test_cpu_seconds_count_orphans_and_no_waiting(tmp_path):
+    used = tmp_path / "used"
+    words = [sys.executable, "-m", "tools.cpu", str(used), sys.executable, "-c", ORPHAN]
+    assert subprocess.run(words, cwd=ROOT, check=False).returncode == 3
+    assert 0.5 <= float(used.read_text()) < 1
+
+
+def test_what_runs_alone_waits_for_what_runs_beside(everything, capfd, tmp_path):
+    ended = str(tmp_path / "ended")
+    beside = f"import time, pathlib; time.sleep(0.5); pathlib.Path({ended!r}).touch()"
+    everything(
+        ("slides", beside, {"beside": True}),
+        ("browser", f"import pathlib; assert pathlib.Path({ended!r}).exists()", {"alone": True}),
+    )
+    assert check.main("test") == 0 and steps.BROWSER.alone and steps.SLIDES.beside
 
 
 def test_without_root_chromium_is_asked_for_in_one_line(monkeypatch):

@@ -20,6 +20,7 @@ ROOMS = {  # lowest first: a room imports those before it
 FILES = {name: path for path in sorted(PACKAGE.rglob("*.py")) for name in [".".join(path.relative_to(ROOT).parts)[:-3]]}
 MOST_FILES_OF_A_STEM = 3
 PLAIN_PAGES = ("course_lib.parallel.data.buckets",)  # read from top to bottom, without another file of their room
+MOST_THINGS_OF_A_CLASS_NAME = 3
 
 
 def imported(nodes: list[ast.stmt]) -> Iterator[str]:
@@ -97,3 +98,14 @@ def test_no_name_within_a_room_repeats_the_room():
 def test_no_stem_names_many_files():
     stems = Counter(Path(path).stem for path in FILES.values()) - Counter({"__init__": 10**6})
     assert {stem for stem, files in stems.items() if files > MOST_FILES_OF_A_STEM} == set()
+
+
+def test_no_class_name_stands_for_many_things():
+    classes = Counter(
+        node.name
+        for path in FILES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert len(classes) > 400
+    assert {name for name, things in classes.items() if things > MOST_THINGS_OF_A_CLASS_NAME} == set()

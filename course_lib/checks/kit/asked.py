@@ -15,7 +15,7 @@ from course_lib.comm.ledger import Ledger
 Use = Callable[[Callable[..., Any], Any], Any]  # of the answer and a record
 
 
-class Report(NamedTuple):
+class Answers(NamedTuple):
     """What each call came to, and which answer of the library was called."""
 
     results: list[Any]
@@ -42,7 +42,7 @@ def asked_exercise(
     library, which takes five times as long.
     """
 
-    def verdict(case: Any, given: Sequence[Any], reports: tuple[Report, ...], book: Ledger) -> str | None:
+    def verdict(case: Any, given: Sequence[Any], reports: tuple[Answers, ...], book: Ledger) -> str | None:
         report = reports[0]
         for record, result in zip(given, report.results, strict=True):
             if reason := judge(record, result):
@@ -63,10 +63,10 @@ def asked_exercise(
     )
 
 
-def _attempt(use: Use, quick: bool, function: Callable[..., Any], records: Sequence[Any]) -> Report:
+def _attempt(use: Use, quick: bool, function: Callable[..., Any], records: Sequence[Any]) -> Answers:
     """Runs on a rank."""
 
     def all_of_them() -> list[Any]:
         return [use(function, record) for record in records]
 
-    return Report(all_of_them(), "") if quick else Report(*watched(all_of_them, ()))
+    return Answers(all_of_them(), "") if quick else Answers(*watched(all_of_them, ()))

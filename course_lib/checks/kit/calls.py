@@ -22,7 +22,7 @@ Result = Tensor | str  # a type's name, of what is no tensor
 Records = Sequence[Any]  # what the answer gets, call by call; each says as text which rank it asks about
 
 
-class Report(NamedTuple):
+class Returned(NamedTuple):
     """What each call returned, what was counted meanwhile, and which answer of the library was called."""
 
     results: list[tuple[Result, ...]]
@@ -60,7 +60,7 @@ def calls_exercise(
     def places(case: Any) -> Sequence[int]:
         return range(len(names)) if only is None else only(case)
 
-    def verdict(case: Any, given: Records, reports: tuple[Report, ...], book: Ledger) -> str | None:
+    def verdict(case: Any, given: Records, reports: tuple[Returned, ...], book: Ledger) -> str | None:
         report = reports[0]
         found = zip(given, report.results, report.counts, strict=True)
         reasons = (
@@ -85,7 +85,7 @@ def calls_exercise(
 
 
 def _left(
-    names: tuple[str, ...], places: Sequence[int], wanted: Wanted, given: Records, report: Report
+    names: tuple[str, ...], places: Sequence[int], wanted: Wanted, given: Records, report: Returned
 ) -> Sequence[Any] | None:
     """What was returned; where that is right, what was counted."""
     pairs = zip(given, report.results, strict=True)
@@ -94,10 +94,10 @@ def _left(
     return report.counts if any(report.counts) else None
 
 
-def _attempt(use: Use, number: int, function: Callable[..., Any], records: Records) -> Report:
+def _attempt(use: Use, number: int, function: Callable[..., Any], records: Records) -> Returned:
     """Runs on a rank, which stands for all that are asked about."""
     made, library = watched(lambda: [use(function, record) for record in records], ())
-    return Report([_several(result, number) for result, _ in made], [count for _, count in made], library)
+    return Returned([_several(result, number) for result, _ in made], [count for _, count in made], library)
 
 
 def _several(found: Any, number: int) -> tuple[Result, ...]:

@@ -98,7 +98,7 @@ class Given(NamedTuple):
     of: int
 
 
-class Report(NamedTuple):
+class Computed(NamedTuple):
     """What a call returned, its type's name if that is no number, and which formula of the library it called."""
 
     result: Any
@@ -106,16 +106,16 @@ class Report(NamedTuple):
     together: bool = True  # whether all numbers came, where several are asked
 
 
-def call(function: Callable[..., Any], given: Given) -> Report:
+def call(function: Callable[..., Any], given: Given) -> Computed:
     """Runs on a rank: call the answer, and watch whether it leaves the work to the library."""
     result, library = watched(function, given.asked)
     if given.of > 1:
         found = result.tolist() if hasattr(result, "tolist") else result
         if not isinstance(found, tuple | list) or len(found) != given.of:
-            return Report(type(found).__name__, library, together=False)
+            return Computed(type(found).__name__, library, together=False)
         result = found[given.part]
     number = number_of(result)
-    return Report(type(result).__name__ if number is None and result is not None else number, library)
+    return Computed(type(result).__name__ if number is None and result is not None else number, library)
 
 
 def watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:

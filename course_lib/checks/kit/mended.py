@@ -19,7 +19,7 @@ from course_lib.verify.causes import Causes
 _INPUT = "the input x"
 
 
-class Step(NamedTuple):
+class MendedStep(NamedTuple):
     """One rank's gradients and the parts of one device's that belong there, and both losses."""
 
     got: dict[Place, Tensor | None]
@@ -35,7 +35,7 @@ def step_beside(
     *,
     of_inputs: bool = False,
     before_update: Callable[[], Any] = lambda: None,
-) -> Step:
+) -> MendedStep:
     """Runs on a rank: both take a step. With `of_inputs` the gradient of what they are given counts as well."""
     mine, theirs = (_on_a_leaf(batch) if of_inputs else batch for _ in range(2))
     rank, right = dist.get_rank(), alone.compute_gradients(theirs)
@@ -50,7 +50,7 @@ def step_beside(
     alone.update()
     before_update()
     trainer.update()
-    return Step(got, want, loss, right)
+    return MendedStep(got, want, loss, right)
 
 
 def _on_a_leaf(batch: Batch) -> Batch:
@@ -62,7 +62,7 @@ def _copy(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.clone()
 
 
-def first_wrong(by_rank: Sequence[Sequence[Step]], causes: Causes, later: str = "") -> str | None:
+def first_wrong(by_rank: Sequence[Sequence[MendedStep]], causes: Causes, later: str = "") -> str | None:
     """What is said of the first step that is wrong, of gradients or the loss; `later` is asked if it is not step 1."""
     for number, steps in enumerate(zip(*by_rank, strict=True), start=1):
         got = {place: x for step in steps for place, x in step.got.items()}
@@ -76,7 +76,7 @@ def first_wrong(by_rank: Sequence[Sequence[Step]], causes: Causes, later: str = 
     return None
 
 
-def _wrong_loss(steps: Sequence[Step]) -> str | None:
+def _wrong_loss(steps: Sequence[MendedStep]) -> str | None:
     for rank, step in enumerate(steps):
         if isinstance(step.loss, str):
             return f"right gradients, but rank {rank} {wrong_kind(step.loss, 'the loss as a number')}"

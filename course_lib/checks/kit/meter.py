@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.checks.kit.work import Watch
 
 
-class Work(NamedTuple):
+class Metered(NamedTuple):
     """Of one call: operations in products of matrices, and whether autograd went backward."""
 
     flops: int
@@ -47,12 +47,12 @@ class Meter(Watch):
             storage = tensor.untyped_storage()
             self.storages[StorageWeakRef(storage)] = storage.nbytes()
 
-    def measure(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Work]:
+    def measure(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Metered]:
         """Call a function."""
         self.autograd = False
         with self, FlopCounterMode(display=False) as counter:
             result = function(*arguments)
-        return result, Work(counter.get_total_flops(), self.autograd)
+        return result, Metered(counter.get_total_flops(), self.autograd)
 
     def live_bytes(self, besides: Iterable[Tensor]) -> int:
         """Bytes that are kept somewhere; those of `besides` do not count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pkgutil
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,33 +15,42 @@ from course_lib.errors import four_parts
 
 Exercise = NumberExercise | ProbeExercise | ScriptExercise
 CHECKS = Path(__file__).parents[1]
+_KEY = re.compile(r'^ +key="(\d\d\.\d+)",$', re.MULTILINE)  # as each exercise says its number
 
 
 def exercises() -> dict[str, Exercise]:
     """Every exercise by number: those of all packages `checks/module_NN`."""
-    names = sorted(found.name for found in pkgutil.iter_modules([str(CHECKS)]) if found.name.startswith("module_"))
-    return {key: spec for name in names for key, spec in chapter(name).items()}
-
-
-@cache
-def chapter(name: str) -> dict[str, Exercise]:
-    """The exercises that the files of this package hold, if there is one: nothing else lists them.
-
-    Who answers exercises of one lesson imports no other's, which would take a third of a second.
-    """
-    files = [file.name for file in pkgutil.iter_modules([str(CHECKS / name)])]
-    modules = [import_module(f"course_lib.checks.{name}.{file}") for file in files]
-    found = [one for module in modules for one in vars(module).values() if isinstance(one, Exercise)]
-    return {spec.key: spec for spec in sorted(found, key=lambda spec: int(spec.key.partition(".")[2]))}
+    return {key: find(key) for key in _keys()}
 
 
 def find(exercise: str) -> Exercise:
     """The exercise with this number. Raises: ValueError if there is none."""
-    spec = chapter(f"module_{str(exercise).partition('.')[0]}").get(exercise)
-    if spec is None:
-        rule, way_out = "exercises are named by module and number", f"choose one of {', '.join(exercises())}"
+    name, key = f"module_{str(exercise).partition('.')[0]}", str(exercise)
+    if key not in _files(name):
+        rule, way_out = "exercises are named by module and number", f"choose one of {', '.join(_keys())}"
         raise ValueError(four_parts("exercise", repr(exercise), rule, way_out))
-    return spec
+    return _loaded(name, key)
+
+
+def _keys() -> list[str]:
+    return [key for path in sorted(CHECKS.glob("module_*")) for key in _files(path.name)]
+
+
+@cache
+def _files(name: str) -> dict[str, str]:
+    """By number, the file of a chapter that holds the exercise: read, not imported, for nothing else lists them.
+
+    A chapter's other files would bring with them most of the library, which a check of one exercise has no use for.
+    """
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (CHECKS / name).glob("*.py")}
+    found = {key: file for file, text in texts.items() for key in _KEY.findall(text)}
+    return dict(sorted(found.items(), key=lambda pair: int(pair[0].partition(".")[2])))
+
+
+@cache
+def _loaded(name: str, key: str) -> Exercise:
+    module = import_module(f"course_lib.checks.{name}.{_files(name)[key]}")
+    return next(one for one in vars(module).values() if isinstance(one, Exercise) and one.key == key)
 
 
 @undisturbed()

@@ -94,7 +94,7 @@ _COUNT = formula_exercise(
 )
 
 
-class Run(NamedTuple):
+class CountingRun(NamedTuple):
     """Whose activations are asked."""
 
     c: ModelConfig
@@ -130,7 +130,7 @@ class Run(NamedTuple):
         return number if self.recompute else math.nan
 
 
-def tensors_of(run: Run) -> Amounts:
+def tensors_of(run: CountingRun) -> Amounts:
     """Bytes that may be missing or too much, in all layers that keep everything. In the first shape no two coincide."""
     c, tokens = run.c, run.batch * run.sequence
     each = run.full * tokens * BF16
@@ -148,9 +148,11 @@ def tensors_of(run: Run) -> Amounts:
 
 
 def _run(kind: Shape, *, recompute: bool, batch: int = 0) -> Call:
-    def arguments(seed: int) -> Run:
+    def arguments(seed: int) -> CountingRun:
         sequences = batch or draw.number(f"batch{kind}", seed, 2, 5)
-        return Run(draw.shape(kind)(seed), sequences, 8 * draw.number(f"sequence{kind}", seed, 5, 20), recompute)
+        return CountingRun(
+            draw.shape(kind)(seed), sequences, 8 * draw.number(f"sequence{kind}", seed, 5, 20), recompute
+        )
 
     return Call(text="with recompute" if recompute else "everything kept", arguments=arguments)
 

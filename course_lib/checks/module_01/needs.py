@@ -20,7 +20,7 @@ GPUS = 32  # among which the batch is asked
 A100, H100 = (load_device(name) for name in ("a100_sxm_40", "h100_sxm_80"))
 
 
-class Given(NamedTuple):
+class Dimensions(NamedTuple):
     """Layers, width, heads, vocabulary and positions."""
 
     L: int
@@ -74,7 +74,7 @@ class Given(NamedTuple):
 
 
 SHAPES = tuple(  # in which no wrong way to count GPUs or sequences gives the right number
-    Given(*shape)
+    Dimensions(*shape)
     for shape in (
         (64, 9216, 72, 50280, 1024),
         (56, 8192, 64, 32100, 1024),
@@ -84,7 +84,7 @@ SHAPES = tuple(  # in which no wrong way to count GPUs or sequences gives the ri
 )
 
 
-def given(seed: int) -> Given:
+def given(seed: int) -> Dimensions:
     """The workshop's own model unless an instructor asks for another."""
     return SHAPES[0] if seed == 0 else random.Random(seed).choice(SHAPES)
 

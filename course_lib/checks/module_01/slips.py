@@ -20,7 +20,7 @@ XL, LARGE = (load_preset(name) for name in ("gpt3_xl", "gpt3_13b"))
 P = explorer_parameters(LLAMA)  # of the matrices alone, as the tool counts
 
 
-class Given(NamedTuple):
+class PrintedStates(NamedTuple):
     """GPUs, and the states of one as the tool prints them, not sharded and fully sharded, rounded to two digits."""
 
     gpus: int
@@ -28,12 +28,12 @@ class Given(NamedTuple):
     sharded: float
 
 
-def given(seed: int) -> Given:
+def given(seed: int) -> PrintedStates:
     """8 GPUs unless an instructor asks for more."""
     gpus = 8 if seed == 0 else random.Random(seed).choice((16, 32, 64, 128))
     parallel = ParallelConfig(dp=gpus)
     printed = (explorer_state_bytes(LLAMA, parallel, kind) / GiB for kind in ("NO_OP", "FULLY_SHARD"))
-    return Given(gpus, *(round(gib, 2) for gib in printed))
+    return PrintedStates(gpus, *(round(gib, 2) for gib in printed))
 
 
 def _experts(c: ModelConfig) -> int:

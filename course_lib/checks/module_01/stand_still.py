@@ -29,7 +29,7 @@ class Training:
         return f"weights of shape {self.shape}, {self.steps} steps" + f", lr {self.lr}" * (self.lr > 0.01)
 
 
-class Run(NamedTuple):
+class SmallRun(NamedTuple):
     """What the answer gets. fp32 does not round, or, with an lr of 0.1, by too little to change the bf16 result."""
 
     weights: Tensor  # bf16
@@ -37,14 +37,14 @@ class Run(NamedTuple):
     lr: float
 
 
-class Report(NamedTuple):
+class Stood(NamedTuple):
     """What a call returned, and whether it changed its weights."""
 
     result: Any
     input_changed: bool
 
 
-def _draw(case: Training, seed: int) -> Run:
+def _draw(case: Training, seed: int) -> SmallRun:
     """Weights between 1 and 2, each with gradients of one sign; one update is lost even in fp16."""
     generator = torch.Generator().manual_seed(seed * 1009 + case.steps + len(case.shape))
     weights = 1 + torch.randint(16, 112, case.shape, generator=generator) / 128
@@ -52,18 +52,18 @@ def _draw(case: Training, seed: int) -> Run:
     sizes = [torch.randint(1, case.largest + 1, case.shape, generator=generator) for _ in range(case.steps)]
     if case.lr > 0.01:
         weights = signs * (0.25 + case.lr * sum(sizes))
-    return Run(weights.bfloat16(), [(signs * size).bfloat16() for size in sizes], case.lr)
+    return SmallRun(weights.bfloat16(), [(signs * size).bfloat16() for size in sizes], case.lr)
 
 
-def train(function: Callable[..., Any], run: Run) -> Report:
+def train(function: Callable[..., Any], run: SmallRun) -> Stood:
     """Runs on a rank."""
     before = run.weights.clone()
     result = function(run.weights, run.gradients, run.lr)
     kept = result.detach().clone() if isinstance(result, Tensor) else type(result).__name__
-    return Report(kept, not torch.equal(before, run.weights))
+    return Stood(kept, not torch.equal(before, run.weights))
 
 
-def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
+def _verdict(case: Training, run: SmallRun, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """The weights must be those of a training that never rounds, rounded once."""
     got, input_changed = reports[0]
     if not isinstance(got, Tensor):
@@ -82,7 +82,7 @@ def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -
     return None
 
 
-def _how_far(moved: Tensor, path: Tensor, run: Run) -> str:
+def _how_far(moved: Tensor, path: Tensor, run: SmallRun) -> str:
     if not bool(moved.any()):
         weight = float(run.weights.flatten()[0])
         update = f"{weight:g} - {run.lr * abs(float(run.gradients[0].flatten()[0])):.3g}"

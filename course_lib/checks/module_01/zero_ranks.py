@@ -40,14 +40,14 @@ class Training:
         return f"{plural(self.world_size, 'rank')}, {self.length} weights, {self.steps} steps"
 
 
-class Run(NamedTuple):
+class RanksRun(NamedTuple):
     """bf16 weights, and the bf16 gradients of each step by rank. Their sums and averages are exact."""
 
     weights: Tensor
     gradients: list[list[Tensor]]
 
 
-class Report(NamedTuple):
+class ZeroRank(NamedTuple):
     """One rank: what it returned, the bytes that its optimizers hold, and whether its weights were overwritten."""
 
     result: Any
@@ -57,7 +57,7 @@ class Report(NamedTuple):
     input_changed: bool
 
 
-def draw(case: Training, seed: int) -> Run:
+def draw(case: Training, seed: int) -> RanksRun:
     """Weights in which one update alone is rounded away; for each, one rank's gradients are large."""
     generator = torch.Generator().manual_seed(seed * 1009 + case.world_size * 101 + case.length)
     weights = torch.randint(160, 240, (case.length,), generator=generator) / 2
@@ -68,10 +68,12 @@ def draw(case: Training, seed: int) -> Run:
         size = torch.randint(0, 3, (case.length,), generator=generator) + 12 * (loudest == rank)
         return (signs * size * 12 / 128).bfloat16()
 
-    return Run(weights.bfloat16(), [[gradient(rank) for rank in range(case.world_size)] for _ in range(case.steps)])
+    return RanksRun(
+        weights.bfloat16(), [[gradient(rank) for rank in range(case.world_size)] for _ in range(case.steps)]
+    )
 
 
-def train(function: Callable[..., Any], run: Run) -> Report:
+def train(function: Callable[..., Any], run: RanksRun) -> ZeroRank:
     """Runs on a rank: give the answer its weights, its own gradients, and an optimizer whose bytes are counted."""
     rank, mine = dist.get_rank(), run.weights.clone()
     made: list[torch.optim.AdamW] = []
@@ -89,7 +91,7 @@ def train(function: Callable[..., Any], run: Run) -> Report:
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in held)}
     holds_a_view = any(tensor.untyped_storage().nbytes() > tensor.nbytes for tensor in held)
     beside = [nbytes for address, nbytes in copies.nbytes.items() if address not in storages]
-    return Report(kept, sum(storages.values()), holds_a_view, sum(beside), not torch.equal(mine, run.weights))
+    return ZeroRank(kept, sum(storages.values()), holds_a_view, sum(beside), not torch.equal(mine, run.weights))
 
 
 def _held(optimizer: torch.optim.AdamW) -> list[Tensor]:
@@ -99,7 +101,7 @@ def _held(optimizer: torch.optim.AdamW) -> list[Tensor]:
     return own + moments
 
 
-def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
+def _verdict(case: Training, run: RanksRun, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """Values, then who kept what, then the traffic."""
     reason = _wrong_form(case, reports) or _wrong_values(run, [report.result for report in reports])
     if reason is None and any(report.input_changed for report in reports):
@@ -113,7 +115,7 @@ def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -
     return f"{case}: {reason}" if reason else None
 
 
-def _wrong_form(case: Training, reports: Sequence[Report]) -> str | None:
+def _wrong_form(case: Training, reports: Sequence[ZeroRank]) -> str | None:
     for rank, report in enumerate(reports):
         if not isinstance(report.result, Tensor):
             return f"rank {rank} {wrong_kind(report.result, 'a tensor')}"
@@ -125,7 +127,7 @@ def _wrong_form(case: Training, reports: Sequence[Report]) -> str | None:
     return None
 
 
-def _wrong_values(run: Run, results: list[Tensor]) -> str | None:
+def _wrong_values(run: RanksRun, results: list[Tensor]) -> str | None:
     right, p = trained(run), len(results)
     if all(_rounded(result, right) for result in results):
         return None
@@ -140,7 +142,7 @@ def _wrong_values(run: Run, results: list[Tensor]) -> str | None:
     return _which_shard(run, results, right)
 
 
-def _which_shard(run: Run, results: list[Tensor], right: Tensor) -> str:
+def _which_shard(run: RanksRun, results: list[Tensor], right: Tensor) -> str:
     """The first shard that is wrong, and on which rank."""
     p = len(results)
     for rank, result in enumerate(results):
@@ -156,7 +158,7 @@ def _which_shard(run: Run, results: list[Tensor], right: Tensor) -> str:
     raise AssertionError("_which_shard: called with right results")
 
 
-def trained(run: Run, *, only: int | None = None, divisor: int | None = None) -> Tensor:
+def trained(run: RanksRun, *, only: int | None = None, divisor: int | None = None) -> Tensor:
     """The fp32 copy after training on one device, by the average over ranks or the gradients of one rank alone."""
     copy = torch.nn.Parameter(run.weights.float())
     optimizer = torch.optim.AdamW([copy], **_ADAMW)  # type: ignore[arg-type]
@@ -173,7 +175,7 @@ def _rounded(got: Tensor, exact: Tensor) -> bool:
     return bool(((got.float() - exact).abs() <= 1.001 * half_a_step).all())
 
 
-def _kept_too_much(case: Training, reports: Sequence[Report]) -> str | None:
+def _kept_too_much(case: Training, reports: Sequence[ZeroRank]) -> str | None:
     shards = split_sizes(case.length, case.world_size)
     for rank, (report, shard) in enumerate(zip(reports, shards, strict=True)):
         got, limit = report.kept_bytes, 3 * FP32 * shard

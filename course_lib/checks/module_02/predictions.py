@@ -12,7 +12,7 @@ from course_lib.hardware import NVLINK
 from course_lib.units import MiB
 
 
-class Given(NamedTuple):
+class Transfer(NamedTuple):
     """Ranks, and bytes of the tensor."""
 
     p: int
@@ -28,12 +28,12 @@ class Given(NamedTuple):
         return comm_time(operation, algorithm, world_size=self.p, length=self.M // 4, itemsize=4)
 
 
-def given(seed: int) -> Given:
+def given(seed: int) -> Transfer:
     """8 ranks and 64 MiB unless an instructor asks for other numbers."""
     if seed == 0:
-        return Given(8, 64 * MiB)
+        return Transfer(8, 64 * MiB)
     draw = random.Random(seed)
-    return Given(draw.choice((4, 8, 16, 32)), draw.choice((16, 32, 128, 256, 512)) * MiB)
+    return Transfer(draw.choice((4, 8, 16, 32)), draw.choice((16, 32, 128, 256, 512)) * MiB)
 
 
 _TRAFFIC = NumberExercise(

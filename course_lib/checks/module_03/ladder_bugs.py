@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_03.mean_of_means import Hunt, MeanOfMeans, hunt, not_ones_own
+from course_lib.checks.module_03.mean_of_means import MeanOfMeans, MeansHunt, hunt, not_ones_own
 
 _LOOKS_RIGHT = hunt(
     key="03.8",
@@ -23,23 +23,23 @@ _LOOKS_RIGHT = hunt(
     levels={
         "diagnosis": Level(
             points=1,
-            cases=(Hunt(world_size=1, diagnosis=True),),
+            cases=(MeansHunt(world_size=1, diagnosis=True),),
             alone=True,
             praise="the ladder's second rung says it in one number, which AdamW divides away",
         ),
         "gradients": Level(
             points=2,
-            cases=(Hunt(world_size=4, rows=(8, 8)), Hunt(world_size=2, rows=(8, 8), model="tied")),
+            cases=(MeansHunt(world_size=4, rows=(8, 8)), MeansHunt(world_size=2, rows=(8, 8), model="tied")),
             praise="the gradient and the loss of one device, step for step",
         ),
         "uneven": Level(
             points=2,
             again=True,
             cases=(
-                Hunt(world_size=2, rows=(7, 8)),
-                Hunt(world_size=3, rows=(8, 7), ragged=True),
-                Hunt(world_size=4, rows=(9,), ragged=True, model="frozen"),
-                Hunt(world_size=1, rows=(5,), ragged=True),
+                MeansHunt(world_size=2, rows=(7, 8)),
+                MeansHunt(world_size=3, rows=(8, 7), ragged=True),
+                MeansHunt(world_size=4, rows=(9,), ragged=True, model="frozen"),
+                MeansHunt(world_size=1, rows=(5,), ragged=True),
             ),
             praise="also where shares have different numbers of rows and targets: there was a second bug",
         ),
@@ -69,7 +69,7 @@ _FIRST_STEP = hunt(
     levels={
         "diagnosis": Level(
             points=1,
-            cases=(Hunt(world_size=1, diagnosis=True),),
+            cases=(MeansHunt(world_size=1, diagnosis=True),),
             alone=True,
             praise="gradients are looked at in the first step; a bug of a later one shows in the weights",
         ),
@@ -77,25 +77,25 @@ _FIRST_STEP = hunt(
             points=2,
             again=True,
             cases=(
-                Hunt(world_size=2, rows=(8, 4, 8, 8), accumulation=3),
-                Hunt(world_size=4, rows=(16, 8, 16), accumulation=4, model="tied"),
+                MeansHunt(world_size=2, rows=(8, 4, 8, 8), accumulation=3),
+                MeansHunt(world_size=4, rows=(16, 8, 16), accumulation=4, model="tied"),
             ),
             praise="every step's gradient is one device's, after a short batch too",
         ),
         "calls": Level(
             points=1,
             cases=(
-                Hunt(world_size=2, rows=(8, 4, 8), accumulation=3, look=True),
-                Hunt(world_size=3, rows=(9, 9), accumulation=3, model="deep", look=True),
+                MeansHunt(world_size=2, rows=(8, 4, 8), accumulation=3, look=True),
+                MeansHunt(world_size=3, rows=(9, 9), accumulation=3, model="deep", look=True),
             ),
             praise="and each step averages once",
         ),
         "edges": Level(
             points=1,
             cases=(
-                Hunt(world_size=3, rows=(8, 4, 7), accumulation=3, ragged=True, look=True),
-                Hunt(world_size=2, rows=(6, 2, 6), accumulation=1, model="frozen", look=True),
-                Hunt(world_size=1, rows=(5, 2), accumulation=3),
+                MeansHunt(world_size=3, rows=(8, 4, 7), accumulation=3, ragged=True, look=True),
+                MeansHunt(world_size=2, rows=(6, 2, 6), accumulation=1, model="frozen", look=True),
+                MeansHunt(world_size=1, rows=(5, 2), accumulation=3),
             ),
             praise="right if the ranks have different numbers of micro-batches, and without accumulation",
         ),

@@ -37,7 +37,7 @@ _WORDS = Words(too_much="each rank computes its own share, one micro-batch after
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hunt:
+class MeansHunt:
     """A training by SGD: the rows of each step's batch, and which of them have no target."""
 
     world_size: int
@@ -65,7 +65,7 @@ class _Trained(NamedTuple):
     by_engine: bool = False
 
 
-def _batches(case: Hunt, generator: torch.Generator) -> list[Batch]:
+def _batches(case: MeansHunt, generator: torch.Generator) -> list[Batch]:
     found = []
     for rows in case.rows:
         inputs, targets = models.rows_of(rows, generator)
@@ -95,7 +95,7 @@ def _attempt(answer: Callable[..., Any], given: Given) -> _Trained:
     return _Trained(None, found, by_engine)
 
 
-def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
+def _scene(case: MeansHunt, model: nn.Module, batch: Batch) -> Scene:
     """One step, from the weights that the model has."""
     p, total = case.world_size, steps.count_targets(batch)
     shares = [share(batch, rank, p) for rank in range(p)]
@@ -124,7 +124,7 @@ def not_ones_own(given: Given, reports: Sequence[_Trained], book: Ledger, levels
 
 
 def _first_wrong(given: Given, reports: Sequence[_Trained], levels: Mapping[str, Level]) -> str | None:
-    case: Hunt = given.case
+    case: MeansHunt = given.case
     causes, model = possible(_CAUSES, case, levels), models.build(case.model, given.seed, torch.float64)
     for number, batch in enumerate(given.batches):
         mine = [report.steps[number] for report in reports]
@@ -156,7 +156,7 @@ class MeanOfMeans(Trainer):
         return float(comm.all_reduce(loss.detach(), op=dist.ReduceOp.AVG))
 
 
-def _left(case: Hunt, given: Given, trial: Trial) -> Any:
+def _left(case: MeansHunt, given: Given, trial: Trial) -> Any:
     """The gradients of the first step, if they are wrong."""
     if case.diagnosis:
         return None
@@ -165,7 +165,7 @@ def _left(case: Hunt, given: Given, trial: Trial) -> Any:
     return None if agree(got, _scene(case, model, given.batches[0]).wanted[0]) else got
 
 
-def _wrong_calls(case: Hunt, mine: Sequence[Report]) -> str | None:
+def _wrong_calls(case: MeansHunt, mine: Sequence[Report]) -> str | None:
     lengths = [p.numel() for p in models.trained(models.build(case.model, 0)).values()]
     target = len(fill_buckets(lengths[::-1], itemsize=FP64))
     for number, report in enumerate(mine, start=1):

@@ -21,7 +21,7 @@ _LAYER = (H, H * H, KV * H, KV * H, H * H, H, FFN * H, FFN * H, FFN * H)  # norm
 BUCKET = 25 * MiB
 
 
-class Given(NamedTuple):
+class Replicas(NamedTuple):
     """Ranks, layers, and the parameters of a Llama with so many layers of the 8B's shape."""
 
     p: int
@@ -53,11 +53,11 @@ class Given(NamedTuple):
         return calls * 2 * (self.p - 1) * INFINIBAND.alpha_s
 
 
-def given(seed: int) -> Given:
+def given(seed: int) -> Replicas:
     """4 ranks and the 8B itself unless an instructor asks for other numbers."""
     draw = random.Random(seed)
     p, layers = (4, LLAMA.n_layers) if seed == 0 else (draw.choice((8, 16, 64)), draw.choice((16, 24, 40)))
-    return Given(p, layers, model_parameters(replace(LLAMA, n_layers=layers)))
+    return Replicas(p, layers, model_parameters(replace(LLAMA, n_layers=layers)))
 
 
 ONCE = "that is all gradients once; a ring sends 2(p-1)/p of them"

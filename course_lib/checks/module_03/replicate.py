@@ -44,7 +44,7 @@ class _Given(NamedTuple):
     seed: int
 
 
-class _Report(NamedTuple):
+class _Replica(NamedTuple):
     """A rank's state before and after, the first parameter that is a new object, and the first tensor elsewhere."""
 
     before: dict[str, Tensor]
@@ -59,7 +59,7 @@ def _draw(case: Wrapping, seed: int) -> _Given:
     return _Given(case.model, 10 * seed + case.world_size)
 
 
-def _attempt(function: Callable[[nn.Module], Any], given: _Given) -> _Report:
+def _attempt(function: Callable[[nn.Module], Any], given: _Given) -> _Replica:
     """Runs on a rank."""
     model = models.build(given.model, given.seed + dist.get_rank())
     objects = dict(model.named_parameters(remove_duplicate=False))
@@ -73,7 +73,7 @@ def _attempt(function: Callable[[nn.Module], Any], given: _Given) -> _Report:
     places = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
     moved = next((name for name, tensor in held.items() if places.get(name) != tensor.data_ptr()), "")
     thawed = next((name for name, p in now.items() if p.requires_grad != needed.get(name)), "")
-    return _Report(before, models.state(model), replaced, moved, thawed)
+    return _Replica(before, models.state(model), replaced, moved, thawed)
 
 
 def _verdict(case: Wrapping, given: _Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
@@ -86,7 +86,7 @@ def _verdict(case: Wrapping, given: _Given, reports: tuple[Any, ...], book: Ledg
     return f"{case}: {reason}" if reason else None
 
 
-def _wrong_values(given: _Given, reports: tuple[_Report, ...]) -> str | None:
+def _wrong_values(given: _Given, reports: tuple[_Replica, ...]) -> str | None:
     want, parameters = reports[0].before, dict(models.build(given.model, given.seed).named_parameters())
     for name in want:
         got = [report.after.get(name) for report in reports]
@@ -101,7 +101,7 @@ def _wrong_values(given: _Given, reports: tuple[_Report, ...]) -> str | None:
     return None
 
 
-def _wrong_objects(reports: tuple[_Report, ...]) -> str | None:
+def _wrong_objects(reports: tuple[_Replica, ...]) -> str | None:
     for rank, report in enumerate(reports):
         if report.replaced:
             return (

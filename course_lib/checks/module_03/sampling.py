@@ -31,7 +31,7 @@ class Epochs:
         return f"{plural(self.samples, 'sample')} on {plural(self.world_size, 'rank')}, {epochs}"
 
 
-class _Given(NamedTuple):
+class _Epochs(NamedTuple):
     """What the answer is called with, besides rank and world size."""
 
     samples: int
@@ -39,7 +39,7 @@ class _Given(NamedTuple):
     epochs: tuple[int, ...]
 
 
-class _Report(NamedTuple):
+class _Sampled(NamedTuple):
     """One rank's samples in each epoch, or the type of what is no list of whole numbers; what it changed and called."""
 
     served: list[list[int]]
@@ -48,12 +48,12 @@ class _Report(NamedTuple):
     library: str
 
 
-def _draw(case: Epochs, seed: int) -> _Given:
+def _draw(case: Epochs, seed: int) -> _Epochs:
     """Another shuffling seed for each seed."""
-    return _Given(case.samples, 17 + 100 * seed, case.epochs)
+    return _Epochs(case.samples, 17 + 100 * seed, case.epochs)
 
 
-def _attempt(function: Callable[..., Any], given: _Given) -> _Report:
+def _attempt(function: Callable[..., Any], given: _Epochs) -> _Sampled:
     """Runs on a rank; the global random numbers differ between ranks, as they do in training."""
     n, seed, epochs = given
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -64,7 +64,7 @@ def _attempt(function: Callable[..., Any], given: _Given) -> _Report:
         changed = not torch.equal(before, torch.get_rng_state())
     lists = [result.tolist() if isinstance(result, torch.Tensor) else result for result in results]
     strange = next((type(x).__name__ for x in lists if not _is_list(x)), "")
-    return _Report([] if strange else [[int(number) for number in x] for x in lists], strange, changed, library)
+    return _Sampled([] if strange else [[int(number) for number in x] for x in lists], strange, changed, library)
 
 
 def _is_list(x: Any) -> bool:
@@ -88,7 +88,7 @@ def _in_blocks(n: int, rank: int, world_size: int, seed: int, epoch: int) -> lis
     return (shuffled(n, seed + epoch) * world_size)[rank * each : (rank + 1) * each]
 
 
-def _verdict(case: Epochs, given: _Given, reports: tuple[_Report, ...], book: Ledger) -> str | None:
+def _verdict(case: Epochs, given: _Epochs, reports: tuple[_Sampled, ...], book: Ledger) -> str | None:
     """What every sampler must do, then what PyTorch's does, then side effects."""
     strange = next((report.strange for report in reports if report.strange), "")
     if strange:
@@ -122,7 +122,7 @@ def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
     return None
 
 
-def _wrong_order(case: Epochs, given: _Given, epoch: int, served: Sequence[list[int]]) -> str | None:
+def _wrong_order(case: Epochs, given: _Epochs, epoch: int, served: Sequence[list[int]]) -> str | None:
     for rank, got in enumerate(served):
         sampler = DistributedSampler(case.samples, rank=rank, world_size=case.world_size, seed=given.seed)
         sampler.set_epoch(epoch)

@@ -12,7 +12,7 @@ WRONG_LINE = 5
 SMALL = 0.1  # the share of idle time that is asked for
 
 
-class Given(NamedTuple):
+class ClaimedPipeline(NamedTuple):
     """GPUs, micro-batches, and the seconds of one micro-batch's forward and whole backward on each GPU."""
 
     N: int
@@ -43,13 +43,13 @@ class Given(NamedTuple):
         return self.idle / self.step
 
 
-def given(seed: int) -> Given:
+def given(seed: int) -> ClaimedPipeline:
     """6 GPUs and 20 micro-batches unless an instructor asks for other numbers."""
     if seed == 0:
-        return Given(6, 20, 2, 4)
+        return ClaimedPipeline(6, 20, 2, 4)
     draw = random.Random(seed)
     n = draw.choice((5, 6, 8, 16))
-    return Given(n, n * draw.choice((2, 3, 4)), draw.choice((1, 2)), draw.choice((3, 4, 5)))
+    return ClaimedPipeline(n, n * draw.choice((2, 3, 4)), draw.choice((1, 2)), draw.choice((3, 4, 5)))
 
 
 _CLAIMS = NumberExercise(

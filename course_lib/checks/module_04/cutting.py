@@ -40,7 +40,7 @@ class Layers:
 Given = tuple[list[int], int, int]  # the answer's arguments: costs, p, m
 
 
-class Report(NamedTuple):
+class CutReport(NamedTuple):
     """The numbers of layers that the answer gave, or what else it was; its step; what it called, and changed."""
 
     sizes: list[Any] | str
@@ -53,11 +53,11 @@ def _draw(case: Layers, seed: int) -> Given:
     return case.costs(random.Random(f"{seed} {case.text}")), case.stages, case.m
 
 
-def attempt(function: Callable[..., Any], given: Given) -> Report:
+def attempt(function: Callable[..., Any], given: Given) -> CutReport:
     """Runs on a rank."""
     costs = list(given[0])
     result, library = watched(function, (costs, *given[1:]))
-    return Report(*_taken_apart(result), library, costs != given[0])
+    return CutReport(*_taken_apart(result), library, costs != given[0])
 
 
 def _taken_apart(result: Any) -> tuple[list[Any] | str, float | None]:

@@ -15,7 +15,7 @@ from course_lib.units import GB
 V = 2  # stages on each rank when they are interleaved
 
 
-class Given(NamedTuple):
+class StagedModel(NamedTuple):
     """Ranks, micro-batches of one sequence, its tokens, and the model's width and parameters."""
 
     p: int
@@ -40,7 +40,7 @@ class Given(NamedTuple):
         return pipeline_step(cuts, n_ranks=self.p, n_microbatches=self.m).sent_bytes[rank]
 
 
-def given(seed: int) -> Given:
+def given(seed: int) -> StagedModel:
     """The 8B on 8 ranks unless an instructor asks for other numbers."""
     if seed == 0:
         return _numbers("llama3_1_8b", 8, 32, 8192)
@@ -49,9 +49,9 @@ def given(seed: int) -> Given:
     return _numbers(name, draw.choice((8, 16)), draw.choice((48, 64)), draw.choice((2048, 4096, 8192)))
 
 
-def _numbers(name: str, p: int, m: int, tokens: int) -> Given:
+def _numbers(name: str, p: int, m: int, tokens: int) -> StagedModel:
     model = load_model(name)
-    return Given(p, m, tokens, model.hidden_size, model_parameters(model))
+    return StagedModel(p, m, tokens, model.hidden_size, model_parameters(model))
 
 
 BOTH_ENDS = "does that count what it receives too, or 4 bytes a number?"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks.kit.meter import Meter, Work
+from course_lib.checks.kit.meter import Meter, Metered
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
@@ -52,11 +52,11 @@ class Given(NamedTuple):
     looks_at_cost: bool = False
 
 
-class Report(NamedTuple):
+class TwoPartsReport(NamedTuple):
     """By micro-batch and method what came out and was computed; the bytes kept between the parts of all, and after."""
 
     results: list[dict[str, Any]]
-    works: list[dict[str, Work]]
+    works: list[dict[str, Metered]]
     overwritten: str
     between: int
     after: int
@@ -80,7 +80,7 @@ class _Trial:
         self.given, self.meter = given, Meter()
         self.objects = [answer() for _ in given.parts]
         self.results: list[dict[str, Any]] = [{} for _ in given.parts]
-        self.works: list[dict[str, Work]] = [{} for _ in given.parts]
+        self.works: list[dict[str, Metered]] = [{} for _ in given.parts]
         self.handed: list[tuple[str, Tensor, Tensor]] = []
         self.overwritten = ""
 
@@ -105,7 +105,7 @@ class _Trial:
         return [tensor]
 
 
-def attempt(answer: Callable[..., Any], given: Given) -> Report:
+def attempt(answer: Callable[..., Any], given: Given) -> TwoPartsReport:
     """Runs on a rank: all forwards, all first parts, all second parts.
 
     Each in another order: if objects share a queue or a stack, they get each other's tensors.
@@ -120,7 +120,7 @@ def attempt(answer: Callable[..., Any], given: Given) -> Report:
     for number in [*numbers[2:], *numbers[:2]]:
         trial.call("backward_weight", number)
     after = trial.meter.live_bytes(besides=(weight, bias)) if given.looks_at_cost else 0
-    return Report(trial.results, trial.works, trial.overwritten, between, after)
+    return TwoPartsReport(trial.results, trial.works, trial.overwritten, between, after)
 
 
 def _copied(value: Any) -> Any:
@@ -132,7 +132,7 @@ def _copied(value: Any) -> Any:
 
 def verdict(case: Layer, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """Values, then multiplications and memory."""
-    report: Report = reports[0]
+    report: TwoPartsReport = reports[0]
     if report.overwritten:
         return f"{case}: {report.overwritten}"
     for number, (found, works) in enumerate(zip(report.results, report.works, strict=True)):
@@ -212,7 +212,7 @@ def _mixed_up(place: int, got: Tensor, given: Given, number: int) -> str:
     return ""
 
 
-def _wrong_work(works: dict[str, Work], x: Tensor, gradient: Tensor) -> str | None:
+def _wrong_work(works: dict[str, Metered], x: Tensor, gradient: Tensor) -> str | None:
     target = 2 * x.numel() * gradient.shape[-1]
     for method in BACKWARD:
         if works[method].autograd:
@@ -232,7 +232,7 @@ def _wrong_work(works: dict[str, Work], x: Tensor, gradient: Tensor) -> str | No
     return None
 
 
-def _wrong_memory(report: Report, given: Given) -> str | None:
+def _wrong_memory(report: TwoPartsReport, given: Given) -> str | None:
     x, gradient = (sum(tensor.nbytes for tensor in tensors) for tensors in zip(*given.parts, strict=True))
     target, count = x + gradient, len(given.parts)
     each = f" for {count} micro-batches" if count > 1 else ""

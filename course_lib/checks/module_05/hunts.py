@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise, rows_of_steps
-from course_lib.checks.kit.mended import Step, first_wrong, step_beside
+from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
@@ -74,18 +74,18 @@ class Hunt:
         return f"{plural(self.world_size, 'rank')}, {_WORDS[self.model]}, {tokens}"
 
 
-class Report(NamedTuple):
+class Hunted(NamedTuple):
     """One rank: the diagnosis, or its steps, and whether the course's trainer added up what lies on several ranks."""
 
     diagnosis: Any
-    steps: list[Step]
+    steps: list[MendedStep]
     course_sums: bool
 
 
 def step_by_step(causes: Sequence[Cause], *, own_sums: bool = False) -> Wrong:
     """Judges a trainer beside one device; with `own_sums` the learner adds up what lies on several ranks."""
 
-    def wrong(given: Given, reports: Sequence[Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+    def wrong(given: Given, reports: Sequence[Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
         case = given.case
         reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
         if own_sums and not reason and any(report.course_sums for report in reports):
@@ -136,17 +136,17 @@ def _build(case: Hunt, seed: int) -> nn.Module:
         return model
 
 
-def _attempt(answer: Callable[..., Any], given: Given) -> Report:
+def _attempt(answer: Callable[..., Any], given: Given) -> Hunted:
     """Runs on a rank: `answer` is the class of a trainer; beside it one device trains on the same batches."""
     case = given.case
     with in_dtype(torch.float64):
         model, config = _build(case, given.seed), TrainConfig(learning_rate=RATE)
         alone, trainer = Trainer(copy.deepcopy(model), config), answer(model, config)
         if case.diagnosis:
-            return Report(trainer.diagnosis(), [], course_sums=False)
+            return Hunted(trainer.diagnosis(), [], course_sums=False)
         with patch.object(trainer.local, "partial_sums", wraps=trainer.local.partial_sums) as sums:
             found = [step_beside(trainer, alone, batch, of_inputs=not _is_text(case.model)) for batch in given.batches]
-    return Report(None, found, sums.called)
+    return Hunted(None, found, sums.called)
 
 
 hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, warm_up=_warm_up)

@@ -29,7 +29,7 @@ NAMES = ("the loss of each target", "the logits' gradient")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class CutWords:
     """Logits of `words` words for batch x sequence positions, and which of the words are targets."""
 
     world_size: int
@@ -52,7 +52,7 @@ class Words:
         return ", ".join([plural(self.world_size, "rank"), shape, *extras])
 
 
-def _drawn(case: Words, seed: int) -> Parts:
+def _drawn(case: CutWords, seed: int) -> Parts:
     p, source = case.world_size, generator(seed, case.world_size, case.words, case.positions)
     sizes = split_sizes(case.words, p)
     firsts = [sum(sizes[:rank]) for rank in range(p)]
@@ -96,7 +96,7 @@ def _loss_of_parts(
     return losses, (softmax(powers, everything) - hot) / targets.numel()
 
 
-def _what_travels(case: Words, calls: Counter[str]) -> str:
+def _what_travels(case: CutWords, calls: Counter[str]) -> str:
     if calls["all_gather"] or calls["broadcast"] or calls["gather"]:
         return f"the logits are put together; of {case.words} logits a loss needs three numbers for each position"
     return "a maximum, a sum and the target's logit for each position are all that has to travel"
@@ -235,26 +235,26 @@ _LOSS = parts_exercise(
         "values": Level(
             points=2,
             again=True,
-            cases=(Words(world_size=4), Words(world_size=2)),
+            cases=(CutWords(world_size=4), CutWords(world_size=2)),
             praise="losses and gradients of one device that has all logits",
         ),
         "stable": Level(
             points=1,
-            cases=(Words(world_size=2, size=1e4), Words(world_size=4, size=1e4)),
+            cases=(CutWords(world_size=2, size=1e4), CutWords(world_size=4, size=1e4)),
             praise="no exp overflows, because the largest logit of all ranks is subtracted first",
         ),
         "calls": Level(
             points=1,
-            cases=(Words(world_size=2, words=40, look=True), Words(world_size=4, words=64, look=True)),
+            cases=(CutWords(world_size=2, words=40, look=True), CutWords(world_size=4, words=64, look=True)),
             praise="three numbers for each position travel, however many words there are",
         ),
         "edges": Level(
             points=1,
             cases=(
-                Words(world_size=3, words=17, look=True),
-                Words(world_size=4, words=18, targets="last", look=True),
-                Words(world_size=2, batch=1, sequence=1, targets="first", look=True),
-                Words(world_size=1, look=True),
+                CutWords(world_size=3, words=17, look=True),
+                CutWords(world_size=4, words=18, targets="last", look=True),
+                CutWords(world_size=2, batch=1, sequence=1, targets="first", look=True),
+                CutWords(world_size=1, look=True),
             ),
             praise="right for a vocabulary that does not divide, for targets on one rank alone, and on one rank",
         ),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from course_lib.checks.kit import models
 from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise
-from course_lib.checks.kit.mended import Step, first_wrong, step_beside
+from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
@@ -56,18 +56,18 @@ class Hunt:
         return ", ".join(parts)
 
 
-class Report(NamedTuple):
+class Hunted(NamedTuple):
     """One rank: the diagnosis, or its steps, and which layers were whole after one of them."""
 
     diagnosis: Any
-    steps: list[Step]
+    steps: list[MendedStep]
     whole: list[str]
 
 
 def step_by_step(causes: Sequence[Cause], gathers: Callable[[int], int] = lambda units: 2 * units) -> Wrong:
     """Judges units beside one device; `gathers` of the number of units are enough for a step."""
 
-    def wrong(given: Given, reports: Sequence[Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+    def wrong(given: Given, reports: Sequence[Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
         case = given.case
         reason = first_wrong([report.steps for report in reports], possible(causes, case, levels), _LATER)
         if reason and case.shards not in (0, case.world_size) and not book.of("all_reduce").events:
@@ -80,7 +80,7 @@ def step_by_step(causes: Sequence[Cause], gathers: Callable[[int], int] = lambda
     return wrong
 
 
-def _left_whole(reports: Sequence[Report]) -> str | None:
+def _left_whole(reports: Sequence[Hunted]) -> str | None:
     for rank, report in enumerate(reports):
         if report.whole:
             return f"right gradients, but after backward {report.whole[0]} is still whole on rank {rank}"
@@ -103,7 +103,7 @@ def _warm_up() -> None:
     import_optimizers()
 
 
-def _attempt(answer: Callable[..., Any], given: Given) -> Report:
+def _attempt(answer: Callable[..., Any], given: Given) -> Hunted:
     """Runs on a rank: `answer` is the class of units; beside it one device trains on the same batches."""
     case = given.case
     with in_dtype(torch.float64):
@@ -112,14 +112,14 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Report:
         alone = Trainer(copy.deepcopy(model), TrainConfig(learning_rate=RATE))
         trainer = InUnits(answer, model, config, case.shards or None)
         if case.diagnosis:
-            return Report(next(iter(trainer.units.values())).diagnosis(), [], [])  # type: ignore[attr-defined]
+            return Hunted(next(iter(trainer.units.values())).diagnosis(), [], [])  # type: ignore[attr-defined]
         steps, whole = [], []
         _evaluate(case, "first", trainer, given.batches[0])
         for batch in given.batches:
             evaluate = partial(_evaluate, case, "before updates", trainer, batch)
             steps.append(step_beside(trainer, alone, batch, before_update=evaluate))
             whole += [name for name, unit in trainer.units.items() if _is_whole(unit)]
-    return Report(None, steps, whole)
+    return Hunted(None, steps, whole)
 
 
 def _evaluate(case: Hunt, when: str, trainer: Trainer, batch: Batch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_07.hunts import Hunt, clipping, reading
+from course_lib.checks.module_07.hunts import MeshHunt, clipping, reading
 
 _CLIPPED = clipping(
     key="07.6",
@@ -18,19 +18,19 @@ _CLIPPED = clipping(
     levels={
         "diagnosis": Level(
             points=1,
-            cases=(Hunt(diagnosis=True),),
+            cases=(MeshHunt(diagnosis=True),),
             alone=True,
             praise="20 of 38: each rank clips by the norm of a part of the model, and not by the same one",
         ),
         "steps": Level(
             points=3,
             again=True,
-            cases=(Hunt(dp=2, tp=2), Hunt(dp=1, tp=2), Hunt(dp=2, tp=1)),
+            cases=(MeshHunt(dp=2, tp=2), MeshHunt(dp=1, tp=2), MeshHunt(dp=2, tp=1)),
             praise="one device's norm on every rank: each number of the model counts once",
         ),
         "edges": Level(
             points=1,
-            cases=(Hunt(dp=1, tp=3, rows=5), Hunt(dp=3, tp=1, rows=7), Hunt()),
+            cases=(MeshHunt(dp=1, tp=3, rows=5), MeshHunt(dp=3, tp=1, rows=7), MeshHunt()),
             praise="also on three ranks, whose parts differ, and on one",
         ),
     },
@@ -57,19 +57,24 @@ _OTHER_ROWS = reading(
     levels={
         "diagnosis": Level(
             points=1,
-            cases=(Hunt(diagnosis=True),),
+            cases=(MeshHunt(diagnosis=True),),
             alone=True,
             praise="two ranks with halves of one matrix read all twelve rows, where both should read the same six",
         ),
         "rows": Level(
             points=2,
             again=True,
-            cases=(Hunt(dp=2, tp=2), Hunt(dp=1, tp=2), Hunt(dp=2, tp=1)),
+            cases=(MeshHunt(dp=2, tp=2), MeshHunt(dp=1, tp=2), MeshHunt(dp=2, tp=1)),
             praise="the ranks along tp read the same rows, those along dp share them, and the gradients are right",
         ),
         "edges": Level(
             points=1,
-            cases=(Hunt(dp=2, tp=2, rows=7), Hunt(dp=3, tp=1, rows=5), Hunt(dp=1, tp=3, rows=5), Hunt()),
+            cases=(
+                MeshHunt(dp=2, tp=2, rows=7),
+                MeshHunt(dp=3, tp=1, rows=5),
+                MeshHunt(dp=1, tp=3, rows=5),
+                MeshHunt(),
+            ),
             praise="also where the rows do not divide, and on three ranks",
         ),
     },

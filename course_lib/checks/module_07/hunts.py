@@ -14,7 +14,7 @@ import torch
 
 from course_lib.checks.kit import models
 from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
-from course_lib.checks.kit.mended import Step, first_wrong, step_beside
+from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
 from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
@@ -29,7 +29,7 @@ _MAX_NORM = 0.01  # so that every step is clipped
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hunt:
+class MeshHunt:
     """So many steps by SGD on dp x tp ranks, with `rows` rows in each batch; or what the learner found."""
 
     dp: int = 1
@@ -57,11 +57,11 @@ class _Norm(NamedTuple):
     others: Mapping[str, float]
 
 
-class _Report(NamedTuple):
+class _Hunted(NamedTuple):
     """One rank: the diagnosis, or its steps, the norms of these, and the rows that every rank reads."""
 
     diagnosis: Any
-    steps: Sequence[Step] = ()
+    steps: Sequence[MendedStep] = ()
     norms: Sequence[_Norm] = ()
     rows: Sequence[list[int] | str] = ()
 
@@ -82,12 +82,12 @@ def _pair(answer: Callable[..., Any], given: Given, config: TrainConfig) -> tupl
     return answer(model, config, case.dp, case.tp), alone
 
 
-def _clipped_steps(answer: Callable[..., Any], given: Given) -> _Report:
+def _clipped_steps(answer: Callable[..., Any], given: Given) -> _Hunted:
     """Runs on a rank: `answer` is a class of trainers, whose norm is looked at in each step."""
     with in_dtype(torch.float64):
         trainer, alone = _pair(answer, given, TrainConfig(learning_rate=RATE, max_norm=_MAX_NORM))
         if given.case.diagnosis:
-            return _Report(trainer.diagnosis())
+            return _Hunted(trainer.diagnosis())
         norms = []
         for batch in given.batches:
             alone.compute_gradients(batch)
@@ -96,7 +96,7 @@ def _clipped_steps(answer: Callable[..., Any], given: Given) -> _Report:
             norms.append(_Norm(_norm_of(trainer), alone.clip(), others))
             for one in (trainer, alone):
                 one.update()
-    return _Report(None, norms=norms)
+    return _Hunted(None, norms=norms)
 
 
 def _norm_of(trainer: Any) -> float | str:
@@ -132,7 +132,7 @@ def _other_norms(trainer: Trainer) -> Mapping[str, float]:
     }
 
 
-def _same_norms(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+def _same_norms(given: Given, reports: Sequence[_Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     """What is said of the first norm that is not one device's."""
     for number, norms in enumerate(zip(*(report.norms for report in reports), strict=True), start=1):
         for rank, norm in enumerate(norms):
@@ -146,7 +146,7 @@ def _same_norms(given: Given, reports: Sequence[_Report], book: Ledger, levels: 
     return None
 
 
-def _by_ratio(case: Hunt, norm: _Norm) -> str:
+def _by_ratio(case: MeshHunt, norm: _Norm) -> str:
     """Of squares, the norm's own, or those of all ranks."""
     assert not isinstance(norm.got, str)
     if isclose(norm.got, norm.right**0.5, rel_tol=1e-9):
@@ -156,24 +156,24 @@ def _by_ratio(case: Hunt, norm: _Norm) -> str:
     return ""
 
 
-def _read_steps(answer: Callable[..., Any], given: Given) -> _Report:
+def _read_steps(answer: Callable[..., Any], given: Given) -> _Hunted:
     """Runs on a rank: `answer` is a class of trainers, which choose the rows that they read."""
     with in_dtype(torch.float64):
         trainer, alone = _pair(answer, given, TrainConfig(learning_rate=RATE))
         if given.case.diagnosis:
-            return _Report(trainer.diagnosis())
+            return _Hunted(trainer.diagnosis())
         rows: list[Any] = [None] * given.case.world_size
         torch.distributed.all_gather_object(rows, whole_numbers(trainer.rows(given.case.rows)))
         steps = () if _wrong_rows(given.case, rows) else [step_beside(trainer, alone, one) for one in given.batches]
-    return _Report(None, steps, rows=rows)
+    return _Hunted(None, steps, rows=rows)
 
 
-def _same_rows(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+def _same_rows(given: Given, reports: Sequence[_Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     """What is said of rows that are read by the wrong ranks, then of gradients."""
     return _wrong_rows(given.case, reports[0].rows) or first_wrong([report.steps for report in reports], ())
 
 
-def _wrong_rows(case: Hunt, rows: Sequence[list[int] | str]) -> str | None:
+def _wrong_rows(case: MeshHunt, rows: Sequence[list[int] | str]) -> str | None:
     """Along tp the same ones, along dp each once; with others the ranks would wait for each other, so none trains."""
     for rank, mine in enumerate(rows):
         if isinstance(mine, str):

@@ -34,17 +34,17 @@ class Cut:
     def __str__(self) -> str:
         return f"{', '.join(f'{name} {shape}' for name, shape, _ in self.unit)} on dp {self.dp} x tp {self.tp}"
 
-    def asked(self, seed: int) -> list[Asked]:
+    def asked(self, seed: int) -> list[UnitAsked]:
         """The numbers count on from one weight to the next, from another beginning for another seed."""
         first, weights = 100 * seed, dict[str, Tensor]()
         for name, shape, _ in self.unit:
             weights[name] = torch.arange(first, first + prod(shape)).view(shape)
             first += prod(shape)
         cuts = {name: dim for name, _, dim in self.unit}
-        return [Asked(weights, cuts, self.dp, self.tp, i, j) for i in range(self.dp) for j in range(self.tp)]
+        return [UnitAsked(weights, cuts, self.dp, self.tp, i, j) for i in range(self.dp) for j in range(self.tp)]
 
 
-class Asked(NamedTuple):
+class UnitAsked(NamedTuple):
     """The whole weights of a unit, the dims that tp cuts, and a rank's coordinates."""
 
     weights: Mapping[str, Tensor]

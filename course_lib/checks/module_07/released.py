@@ -16,7 +16,7 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.gradients import Place, agree
 from course_lib.checks.kit.hunt import RATE, Given
-from course_lib.checks.kit.mended import Step, first_wrong
+from course_lib.checks.kit.mended import MendedStep, first_wrong
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.said import plural
@@ -54,11 +54,11 @@ class Hunt:
         return f"{plural(self.world_size, 'rank')} with {counts}, {self.rows} rows in all, {models.WORDS[self.model]}"
 
 
-class Report(NamedTuple):
+class Hunted(NamedTuple):
     """One rank: the diagnosis, or its steps."""
 
     diagnosis: Any
-    steps: Sequence[Step] = ()
+    steps: Sequence[MendedStep] = ()
 
 
 def batches(case: Hunt, generator: torch.Generator) -> list[Batch]:
@@ -72,18 +72,18 @@ def batches(case: Hunt, generator: torch.Generator) -> list[Batch]:
     return found
 
 
-def train(answer: Callable[..., Any], given: Given) -> Report:
+def train(answer: Callable[..., Any], given: Given) -> Hunted:
     """Runs on a rank: `answer` is the class of a trainer."""
     model, config = models.build(given.case.model, given.seed, torch.float64), TrainConfig(learning_rate=RATE)
     alone = Trainer(copy.deepcopy(model), config)
     with in_dtype(torch.float64):
         trainer = answer(model, config)
         if given.case.diagnosis:
-            return Report(trainer.diagnosis())
-        return Report(None, [_step_beside(trainer, model, alone, batch) for batch in given.batches])
+            return Hunted(trainer.diagnosis())
+        return Hunted(None, [_step_beside(trainer, model, alone, batch) for batch in given.batches])
 
 
-def _step_beside(trainer: Any, model: nn.Module, alone: Trainer, batch: Batch) -> Step:
+def _step_beside(trainer: Any, model: nn.Module, alone: Trainer, batch: Batch) -> MendedStep:
     """Both take a step. What the trainer's gradients were is what its weights moved by."""
     rank, before = dist.get_rank(), models.state(model)
     right = alone.compute_gradients(batch)
@@ -91,10 +91,10 @@ def _step_beside(trainer: Any, model: nn.Module, alone: Trainer, batch: Batch) -
     alone.update()
     loss, after = number_or_type(trainer.step(batch), tensors=True), models.state(model)
     got: dict[Place, Tensor | None] = {place: (before[place[1]] - after[place[1]]) / RATE for place in want}
-    return Step(got, want, loss, right)
+    return MendedStep(got, want, loss, right)
 
 
-def wrong(given: Given, reports: Sequence[Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+def wrong(given: Given, reports: Sequence[Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     """What is said of the first step that is not one device's."""
     return first_wrong([report.steps for report in reports], ())
 

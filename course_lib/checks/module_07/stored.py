@@ -34,14 +34,14 @@ class File:
         how = "tp cuts nothing" if self.cut is None else f"tp cuts dim {self.cut}"
         return f"{self.shape} on dp {self.dp} x tp {self.tp}, {how}"
 
-    def asked(self, seed: int) -> list[Asked]:
+    def asked(self, seed: int) -> list[StoredAsked]:
         """Other numbers for another seed."""
         generator = torch.Generator().manual_seed(seed)
         stored = torch.randint(1, 1000, self.shape, generator=generator, dtype=torch.int32)
-        return [Asked(stored, self.cut, self.dp, self.tp, i, j) for i in range(self.dp) for j in range(self.tp)]
+        return [StoredAsked(stored, self.cut, self.dp, self.tp, i, j) for i in range(self.dp) for j in range(self.tp)]
 
 
-class Asked(NamedTuple):
+class StoredAsked(NamedTuple):
     """What is stored, the dim that tp cuts, and a rank's coordinates."""
 
     stored: Tensor
@@ -81,7 +81,7 @@ def _chunk(x: Tensor, parts: int, number: int, dim: int) -> Tensor:
     return found[number] if number < len(found) else x.narrow(dim, 0, 0)
 
 
-def _use(answer: Callable[..., Any], asked: Asked) -> tuple[Any, int]:
+def _use(answer: Callable[..., Any], asked: StoredAsked) -> tuple[Any, int]:
     """Runs on a rank: write a file, let the answer read, count what it reads."""
     from safetensors import safe_open
     from safetensors.torch import save_file
@@ -130,7 +130,7 @@ def _load(
     return stored[tuple(slice(*one) for one in box)]
 
 
-def _too_much(case: File, asked: Asked, read: int) -> str | None:
+def _too_much(case: File, asked: StoredAsked, read: int) -> str | None:
     if not case.counts or read <= asked.part().numel():
         return None
     found = f"right values, but {read} numbers were read from the file, target {asked.part().numel()}"

@@ -70,7 +70,7 @@ class _Play(NamedTuple):
     taken: tuple[int, ...]
 
 
-class Asked(NamedTuple):
+class SearchAsked(NamedTuple):
     """A landscape, the seed of the dice, and the steps that are allowed."""
 
     land: Landscape
@@ -114,7 +114,7 @@ class _Watched:
         return _Play(price, self.seen, self.calls, len(self.path), places, tuple(offered), tuple(taken))
 
 
-def _use(answer: Callable[..., Any], asked: Asked) -> list[_Play]:
+def _use(answer: Callable[..., Any], asked: SearchAsked) -> list[_Play]:
     """Runs on a rank: the same search with other dice, again and again."""
     plays = []
     for number in range(_SEEDS):
@@ -124,7 +124,7 @@ def _use(answer: Callable[..., Any], asked: Asked) -> list[_Play]:
     return plays
 
 
-def _judge(asked: Asked, plays: list[_Play]) -> str | None:
+def _judge(asked: SearchAsked, plays: list[_Play]) -> str | None:
     for play in plays:
         if isinstance(play.returned, str):
             return (
@@ -189,7 +189,7 @@ def _annealed(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Cooling:
     """A landscape and so many steps; other dice for another seed."""
 
     text: str
@@ -200,12 +200,12 @@ class Case:
     def __str__(self) -> str:
         return self.text
 
-    def asked(self, seed: int) -> list[Asked]:
+    def asked(self, seed: int) -> list[SearchAsked]:
         """One."""
-        return [Asked(landscape(self.nodes), seed, self.steps)]
+        return [SearchAsked(landscape(self.nodes), seed, self.steps)]
 
 
-_SEARCH = Case(text=f"128 GPUs, {_STEPS} steps")
+_SEARCH = Cooling(text=f"128 GPUs, {_STEPS} steps")
 
 _ANNEALING = asked_exercise(
     key="08.9",
@@ -233,7 +233,7 @@ _ANNEALING = asked_exercise(
     levels={
         "steps": Level(
             points=1,
-            cases=(Case(text="128 GPUs, 50 steps", steps=50), Case(text="no step at all", steps=0)),
+            cases=(Cooling(text="128 GPUs, 50 steps", steps=50), Cooling(text="no step at all", steps=0)),
             praise="the best that was seen comes back, and each layout's price is asked once",
         ),
         "search": Level(

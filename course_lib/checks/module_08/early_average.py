@@ -13,7 +13,7 @@ import torch
 from course_lib.checks.kit import models
 from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
-from course_lib.checks.kit.mended import Step, first_wrong, step_beside
+from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
@@ -31,7 +31,7 @@ _CAUSES: tuple[Cause, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hunt:
+class AverageHunt:
     """So many steps by SGD on pp x dp ranks; or what the learner found."""
 
     pp: int = 2
@@ -58,7 +58,7 @@ class _Report(NamedTuple):
     """One rank: the diagnosis, or its steps, and how many tensors with gradients it has."""
 
     diagnosis: Any
-    steps: Sequence[Step] = ()
+    steps: Sequence[MendedStep] = ()
     tensors: int = 0
 
 
@@ -90,7 +90,7 @@ def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mappi
     return reason or (_too_many_calls(case, reports, book) if case.look else None)
 
 
-def _too_many_calls(case: Hunt, reports: Sequence[_Report], book: Ledger) -> str | None:
+def _too_many_calls(case: AverageHunt, reports: Sequence[_Report], book: Ledger) -> str | None:
     """One all-reduce for each tensor and step."""
     for rank, report in enumerate(reports):
         mine = {event.call for event in book.of("all_reduce").events if event.rank == rank}
@@ -116,23 +116,23 @@ _TOO_EARLY = hunt_exercise(
     levels={
         "diagnosis": Level(
             points=1,
-            cases=(Hunt(diagnosis=True),),
+            cases=(AverageHunt(diagnosis=True),),
             alone=True,
             praise="one of four: what the other three leave stays on its own replica",
         ),
         "steps": Level(
             points=2,
             again=True,
-            cases=(Hunt(), Hunt(pp=1, micro_batches=3, rows=9)),
+            cases=(AverageHunt(), AverageHunt(pp=1, micro_batches=3, rows=9)),
             praise="one device's gradients, step after step: all micro-batches are in before replicas average",
         ),
-        "calls": Level(points=1, cases=(Hunt(look=True),), praise="and each tensor travels once a step"),
+        "calls": Level(points=1, cases=(AverageHunt(look=True),), praise="and each tensor travels once a step"),
         "edges": Level(
             points=1,
             cases=(
-                Hunt(pp=1, micro_batches=1, look=True),
-                Hunt(dp=1, micro_batches=2),
-                Hunt(pp=1, dp=3, rows=7, micro_batches=2),
+                AverageHunt(pp=1, micro_batches=1, look=True),
+                AverageHunt(dp=1, micro_batches=2),
+                AverageHunt(pp=1, dp=3, rows=7, micro_batches=2),
             ),
             praise="also with one micro-batch, with one replica, and on three",
         ),

@@ -51,7 +51,7 @@ class Ways(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Cloud:
     """Points that are written down, or so many drawn for a seed."""
 
     text: str
@@ -145,18 +145,24 @@ _FRONT = asked_exercise(
     levels={
         "front": Level(
             points=2,
-            cases=(Case(text="five layouts", points=_FIVE), Case(text="sixty layouts", drawn=60)),
+            cases=(Cloud(text="five layouts", points=_FIVE), Cloud(text="sixty layouts", drawn=60)),
             praise="each of them is the fastest that needs no more memory",
         ),
         "ties": Level(
             points=1,
             again=True,
-            cases=(Case(text="layouts that tie", points=_TIES), Case(text="all alike", points=((3.0, 8.0),) * 4)),
+            cases=(
+                Cloud(text="layouts that tie", points=_TIES),
+                Cloud(text="all alike", points=((3.0, 8.0),) * 4),
+            ),
             praise="what ties in one is beaten in the other, and of equals one stays",
         ),
         "edges": Level(
             points=1,
-            cases=(Case(text="one layout", points=((3.0, 8.0),)), Case(text="a whole search", drawn=_MANY)),
+            cases=(
+                Cloud(text="one layout", points=((3.0, 8.0),)),
+                Cloud(text="a whole search", drawn=_MANY),
+            ),
             praise="one sort, and one walk along it",
         ),
     },

@@ -81,7 +81,7 @@ def _filled(seconds: list[float], speeds: list[float], *, over: bool = False) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class LayersOfKinds:
     """So many layers and stages, for a seed: of what kinds they are."""
 
     text: str
@@ -168,25 +168,28 @@ _LAYERS = asked_exercise(
     levels={
         "alike": Level(
             points=2,
-            cases=(Case(text="alike GPUs", layers=9, stages=3), Case(text="more stages", layers=12, stages=5)),
+            cases=(
+                LayersOfKinds(text="alike GPUs", layers=9, stages=3),
+                LayersOfKinds(text="more stages", layers=12, stages=5),
+            ),
             praise="no cut is better: the slowest stage is as fast as it can be",
         ),
         "unlike": Level(
             points=2,
             again=True,
             cases=(
-                Case(text="unlike GPUs", layers=10, stages=3, unlike=True),
-                Case(text="more of them", layers=14, stages=5, unlike=True),
+                LayersOfKinds(text="unlike GPUs", layers=10, stages=3, unlike=True),
+                LayersOfKinds(text="more of them", layers=14, stages=5, unlike=True),
             ),
             praise="a faster GPU gets more layers, and none of them stays without",
         ),
         "edges": Level(
             points=1,
             cases=(
-                Case(text="as many stages as layers", layers=5, stages=5, unlike=True),
-                Case(text="one stage", layers=6, stages=1),
-                Case(text="layers that are alike", layers=10, stages=4, even=True, unlike=True),
-                Case(text="a large model", layers=128, stages=16, unlike=True, draws=1),
+                LayersOfKinds(text="as many stages as layers", layers=5, stages=5, unlike=True),
+                LayersOfKinds(text="one stage", layers=6, stages=1),
+                LayersOfKinds(text="layers that are alike", layers=10, stages=4, even=True, unlike=True),
+                LayersOfKinds(text="a large model", layers=128, stages=16, unlike=True, draws=1),
             ),
             praise="also for 128 layers on 16 stages, of whose cuts nobody could try all",
         ),

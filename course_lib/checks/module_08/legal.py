@@ -70,7 +70,7 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemoryOfJob:
     """GB of a layout: states of a GPU's share, and a sequence's activations for each stage from its own on."""
 
     states: float
@@ -81,13 +81,13 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class BatchOfJob:
     """A job; a larger batch for another seed."""
 
     text: str
     sizes: tuple[int, int, int, int, int]
     room: float = 80.0
-    memory: Memory = Memory(states=128.0, text=20.0)
+    memory: MemoryOfJob = MemoryOfJob(states=128.0, text=20.0)
     reasons: bool = False  # whether the counts are looked at
     calls: bool = False  # whether the calls are
     world_size: int = 1
@@ -95,14 +95,14 @@ class Case:
     def __str__(self) -> str:
         return self.text
 
-    def jobs(self, seed: int) -> list[Asked]:
+    def jobs(self, seed: int) -> list[DegreesAsked]:
         """One."""
         gpus, per_node, heads, layers, batch = self.sizes
         job = Job(gpus, per_node, heads, layers, batch * (1 + seed % 3), self.room, self.memory)
-        return [Asked(job, self.reasons, self.calls)]
+        return [DegreesAsked(job, self.reasons, self.calls)]
 
 
-class Asked(NamedTuple):
+class DegreesAsked(NamedTuple):
     """A job, and what is looked at."""
 
     job: Job
@@ -122,7 +122,7 @@ class _Found(NamedTuple):
     calls: int = 0
 
 
-def _use(answer: Callable[..., Any], asked: Asked) -> _Found:
+def _use(answer: Callable[..., Any], asked: DegreesAsked) -> _Found:
     """Runs on a rank: count how often the memory of a layout is asked for."""
     job, calls = asked.job, Counter[str]()
 
@@ -153,7 +153,7 @@ def _use(answer: Callable[..., Any], asked: Asked) -> _Found:
     return _Found(possible=possible, rejected=rejected, calls=calls["memory"])
 
 
-def _judge(asked: Asked, found: _Found) -> str | None:
+def _judge(asked: DegreesAsked, found: _Found) -> str | None:
     reason = found.problem or _wrong_ways(asked.job, found.possible)
     if not reason and asked.reasons:
         reason = _wrong_counts(asked.job, found.rejected)
@@ -262,8 +262,8 @@ _LEGAL = asked_exercise(
         "possible": Level(
             points=2,
             cases=(
-                Case(text="two nodes", sizes=(16, 8, 8, 12, 32)),
-                Case(text="an odd model", sizes=(24, 8, 12, 20, 36)),
+                BatchOfJob(text="two nodes", sizes=(16, 8, 8, 12, 32)),
+                BatchOfJob(text="an odd model", sizes=(24, 8, 12, 20, 36)),
             ),
             praise="what is left breaks no rule, and nothing is missing",
         ),
@@ -271,17 +271,17 @@ _LEGAL = asked_exercise(
             points=2,
             again=True,
             cases=(
-                Case(text="two nodes", sizes=(16, 8, 8, 12, 32), reasons=True),
-                Case(text="an odd model", sizes=(24, 8, 12, 20, 36), reasons=True),
+                BatchOfJob(text="two nodes", sizes=(16, 8, 8, 12, 32), reasons=True),
+                BatchOfJob(text="an odd model", sizes=(24, 8, 12, 20, 36), reasons=True),
             ),
             praise="each layout is counted once, at the first rule that it breaks",
         ),
         "edges": Level(
             points=1,
             cases=(
-                Case(text="one GPU", sizes=(1, 8, 8, 12, 4), room=168.0, reasons=True),
-                Case(text="nothing fits", sizes=(8, 8, 8, 12, 16), room=1.0, reasons=True),
-                Case(text="512 GPUs", sizes=(512, 8, 64, 80, 1024), reasons=True, calls=True),
+                BatchOfJob(text="one GPU", sizes=(1, 8, 8, 12, 4), room=168.0, reasons=True),
+                BatchOfJob(text="nothing fits", sizes=(8, 8, 8, 12, 16), room=1.0, reasons=True),
+                BatchOfJob(text="512 GPUs", sizes=(512, 8, 64, 80, 1024), reasons=True, calls=True),
             ),
             praise="also where nothing is possible, and the memory of a layout is computed only if all else is right",
         ),

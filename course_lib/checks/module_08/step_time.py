@@ -17,7 +17,7 @@ _BACKWARD = 2 / 3  # of a micro-batch's time
 _REACHED = 0.6  # of the data sheet
 
 
-class Step(NamedTuple):
+class StepAsked(NamedTuple):
     """Degrees, micro-batches, tokens of one, parameters, width, layers; a GPU's and the wires' rates, and the peak."""
 
     pp: int
@@ -85,7 +85,7 @@ class Step(NamedTuple):
         return self.busy + self.idle + self.exposed
 
     @property
-    def fewer(self) -> Step:
+    def fewer(self) -> StepAsked:
         """The same batch in half as many micro-batches of twice as many tokens."""
         return self._replace(m=self.m // 2, tokens=2 * self.tokens)
 
@@ -95,7 +95,7 @@ class Step(NamedTuple):
         return self.flops / (self.gpus * self.peak * self.whole)
 
 
-def _given(seed: int) -> Step:
+def _given(seed: int) -> StepAsked:
     """The 8B on 192 GPUs, unless an instructor asks for other numbers; something stays exposed in all of them."""
     draw = random.Random(seed)
     choices = ((4, 6, 8, 12), (4, 5, 8, 10), (4, 6, 8, 16), (8, 5, 4, 12))  # a factor names one mistake alone
@@ -104,7 +104,7 @@ def _given(seed: int) -> Step:
     sizes = model_parameters(model), model.hidden_size, model.n_layers
     slow = INFINIBAND.bandwidth_bytes_per_s / (4 if seed == 0 else draw.choice((8, 16)))
     tokens = 8192 if seed == 0 else draw.choice((4096, 8192))
-    return Step(*degrees, tokens, *sizes, _REACHED * peak, NVLINK.bandwidth_bytes_per_s, slow, peak)
+    return StepAsked(*degrees, tokens, *sizes, _REACHED * peak, NVLINK.bandwidth_bytes_per_s, slow, peak)
 
 
 _MS = "in milliseconds? Seconds are asked"
