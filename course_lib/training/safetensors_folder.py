@@ -119,11 +119,20 @@ def _agree(problem: Exception | None, trainer: Trainer) -> None:
 
 
 def _read(source: Weights, trainer: Trainer, link: Link, name: str, numbers: Tensor) -> None:
-    """Fill this rank's part of a tensor."""
+    """Fill this rank's part of a tensor.
+
+    Raises: FolderProblem for what is no number.
+    """
     theirs, layout = source.slice_of(link.theirs), trainer.local.layout
     shape = layout.places[name].shape
     for box, part in layout.in_boxes(name, numbers, trainer.local.at):
-        part.copy_(link.as_ours(theirs[_slices(link.box_in_theirs(name, shape, *box))]))
+        read = theirs[_slices(link.box_in_theirs(name, shape, *box))]
+        if read.is_floating_point() and not read.isfinite().all():
+            file = source.folder / source.file_of[link.theirs]
+            rule = "a model that has them learns nothing, and its first loss is no number either"
+            way_out = "take an earlier checkpoint of that training, or copy the file anew"
+            raise FolderProblem(f"{link.theirs} in {file} has infinities or NaN", rule, way_out)
+        part.copy_(link.as_ours(read))
 
 
 def _slices(box: tuple[Sequence[int], Sequence[int]]) -> Any:

@@ -176,6 +176,22 @@ def refused_alone(folder):
     return says(lambda: loaded("llama", folder))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_told_by_file_and_tensor(tmp_path, value):
+    from safetensors.torch import load_file, save_file
+
+    written("llama", tmp_path / "llama")
+    index = json.loads((tmp_path / "llama" / BESIDE[1]).read_text())["weight_map"]
+    name = "model.layers.0.mlp.down_proj.weight"
+    file = tmp_path / "llama" / index[name]
+    tensors = load_file(file)
+    tensors[name][0, -1] = value
+    save_file(tensors, file, {"format": "pt"})
+    assert refused_alone(tmp_path / "llama").startswith(f"load_safetensors: {name} in {file} has infinities or NaN; ")
+    said = run_ranks(refused, 2, tmp_path / "llama")
+    assert said[0] == said[1] and f"{name} in {file} has infinities or NaN" in said[0]
+
+
 def fail_to_write(folder):
     """The last rank's disk is full; afterwards it is not."""
     trainer = Trainer(Decoder(LLAMA), TrainConfig(), mesh=make_mesh(tp=2), apply=(tensor(),))
