@@ -55,7 +55,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # The last way of this lesson takes 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, on a thousand H100s in nodes such as Kempner's, with four GPUs and four network cards each. You will be able to
 # - build an all-reduce from send and receive, and prove it.
 # - say beforehand what each rank sends, and how long it takes.
-# - choose an algorithm for a size and a machine.
+# - choose an algorithm for a size and a wire.
 # - write it in plain PyTorch, as a script.
 # - find a mistake that a test with a tolerance lets pass.
 #
@@ -545,7 +545,7 @@ print("measured by", next(found["source"]["ref"] for found in published_rows() i
 #
 # 22.05 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).measured_s -->, within two hundredths of the ring through all cards. The textbook's ring is nearly eight times as slow, because seven of its node's eight cards are idle.
 #
-# The hierarchy is near, too. Its cards have nothing to do while it sends inside, which takes 8 ms<!-- =2e3 * (7 / 8) * 4 * GiB / wires(load_cluster("dgx_b200")).inside_bytes_per_s + 14e3 * wires(load_cluster("dgx_b200")).pair.alpha_s --> of its 25. In the same table a shorter tensor of 512 MiB<!-- =512 --> takes 3.2 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).measured_s -->, which is the hierarchy's time and less than the ring's 3.5 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).by("ring") -->. Still shorter ones take longer than either formula says, because real latencies are longer than the figures in NCCL's own table.
+# The hierarchy is near, too. Its cards have nothing to do while it sends inside, which takes 8 ms<!-- =2e3 * (7 / 8) * 4 * GiB / wires(load_cluster("dgx_b200")).inside_bytes_per_s + 14e3 * wires(load_cluster("dgx_b200")).pair.alpha_s --> of its 25. In the same table a shorter tensor of 512 MiB<!-- =512 --> takes 3.2 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).measured_s -->, which is the hierarchy's time and less than the ring's 3.5 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).by("ring") -->. Still shorter ones take longer than the hierarchy's formula says, because real latencies are longer than the figures in NCCL's own table.
 #
 # > **To keep.** A ring over nodes is as fast as all cards of a node together. Price it with one card, and you are wrong by their number.
 #
