@@ -20,12 +20,16 @@ from course_lib.costs import (
     INFINIBAND,
     LLAMA_3_1_8B,
     NVLINK,
+    GiB,
     MiB,
     SweepPoint,
+    collective_s,
     comm_time,
     crossing_bytes,
     fit_alpha_beta,
     layer_parameters,
+    load_cluster,
+    wires,
 )
 
 
@@ -46,10 +50,9 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # %% [markdown]
 # Look at rank 0's row. The others send at once, but rank 0's network card takes in one message at a time. So two wait in the network, as their long arrows show. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
-# How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
-
-# %% [markdown]
-# By the same arithmetic, the last way of this lesson takes 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> on the same GPUs. You will be able to
+# How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.7 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
+#
+# The last way of this lesson takes 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, on a thousand H100s in nodes such as Kempner's, with four GPUs and four network cards each. You will be able to
 # - build an all-reduce from send and receive, and prove it.
 # - say beforehand what each rank sends, and how long it takes.
 # - choose an algorithm for a size and a wire.
@@ -133,6 +136,8 @@ display(
 # Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. That is why a thousand ranks need only 999 messages in a row, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, but still far too long.
 #
 # </details>
+#
+# > **To keep.** In a circle all ranks send at the same time, but whoever passes on whole tensors sends as much as rank 0 did.
 
 # %% [markdown]
 # ## Second attempt: everybody adds a quarter
@@ -148,20 +153,19 @@ viz.all_reduce_halves(4)
 # One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has only one chunk, but in all four colours, because this chunk is a finished sum. At the right every rank has all the finished chunks.
 #
 # The first half, up to the middle, is called **reduce-scatter**, and the second **all-gather**. One after the other, they make an all-reduce. Remember the middle. Ranks that are short of memory can stop there, update a quarter of the weights each, and hand those around instead. Lesson 01 called that ZeRO-1.
-
-# %% [markdown]
+#
 # ### How does a chunk get to its owner?
 #
-# Each rank could send its part of chunk 2 straight to rank 2, and do the same with the other chunks. That is right, and no byte travels in vain. But then everybody talks to everybody. Unless all take turns, messages to one owner queue up, as in the first picture. And among a thousand ranks, many would have to squeeze through the same wires.
+# Each rank could send its part of chunk 2 straight to rank 2, and do the same with the other chunks. But unless all take turns, messages to one owner queue up. And among a thousand ranks, many would have to squeeze through the same wires.
 #
 # In the circle each rank sends to one neighbour and receives from one, so nothing queues. So we keep it, and let each sum grow on its way: every rank adds its part and passes the sum on.
 
 # %% [markdown]
 # ### Which chunk, when?
 #
-# Follow chunk 2 through the first half. It must visit all ranks and end at its owner, rank 2. If all pass to the right, only one trip does that: it starts at rank 3, just *past* the owner, and visits 0, 1 and 2.
+# Follow chunk 2 through the first half. It must visit all ranks and end at its owner, rank 2. If all pass to the right, only one way does that: it starts at rank 3, just *past* the owner, and visits 0, 1 and 2.
 #
-# Sit down at rank 3. In step 1 you send the chunk whose trip starts there: chunk 2, your number minus one. In step 2 you pass on what rank 2 sent. That was its number minus one, so it is chunk 1, your number minus two.
+# Sit down at rank 3. In step 1 you send the chunk whose way starts there: chunk 2, your number minus one. In step 2 you pass on what rank 2 sent. That was its number minus one, so it is chunk 1, your number minus two.
 #
 # So in step `s` rank `r` sends chunk `(r - s) % 4`. Check rank 0, where it wraps around.
 
@@ -212,6 +216,8 @@ viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darke
 # For a thousand ranks that is 1.998 tensors, and it never reaches two. Unless the network itself can add, no way does with less. *Going deeper* shows why.
 #
 # </details>
+#
+# > **To keep.** Each rank adds up one chunk, then all hand their sums around. However many they are, nobody sends as much as two tensors.
 
 # %% [markdown]
 # ## On real ranks
@@ -247,7 +253,9 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  right up to rounding; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so you would expect one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. In fact ranks 0 and 3 send 152, the others 160: chunk 0 is one number longer, and they send it once, the others twice.
+# Find the ring on four ranks in the output. Ranks 0 and 3 send 152 bytes<!-- =comm_time("all_reduce", "ring", world_size=4, length=13, itemsize=8).sent_bytes[0] -->, the others 160: chunk 0 is one number longer, and they send it once, the others twice.
+#
+# > **To keep.** An algorithm is proved by its sums *and* by its bytes, against a formula that knows nothing of the code.
 #
 # ## How long does it take?
 #
@@ -266,25 +274,27 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, just like the upper one, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. Every message has this price, however short, and it is called the latency, **α**.
+# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. Every message has this price, however short. It is the **latency**, α.
 #
-# Now look at the upper row, where each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, because a quarter of the tensor has to pass. Each byte has a price as well, then, and this one is called **β**. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> it is a fiftieth of a nanosecond.
+# Now look at the upper row, where each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, because a quarter of the tensor has to pass. Each byte has a price as well, then, β. It is one divided by the **bandwidth**, so at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> it is a fiftieth of a nanosecond.
 #
 # </details>
 
 # %% [markdown]
-# You pay twice. If $s$ messages in a row carry $n$ bytes together, they take
+# You pay twice: each message costs a **latency** α, and each byte costs β, one divided by the **bandwidth**. If $s$ messages in a row carry $n$ bytes together, they take
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
-# The clock sleeps by this formula, so the upper row has to add up: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->.
+# Try it on the upper row: six latencies and six quarters of the tensor make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->.
 #
-# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors: **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! The ring makes as many starts as the naive way, with a thousandth of the bytes each, so starts cost most. Always ask: **is my message so small that I pay for starts, or so large that I pay for bytes?**
+# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 latencies and 17 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors, if each message goes through one network card. That is **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! The ring has as many messages in a row as the naive way, each with a thousandth of the bytes, so now latency costs most.
+#
+# > **To keep.** Ask of every message: is it so short that I pay for latency, or so long that I pay for bandwidth?
 
 # %% [markdown]
-# ## Fewer starts
+# ## Fewer messages in a row
 #
-# Our thousand ranks also add up their loss. A single number cannot be cut, so the ring carries one chunk round, and 1998 starts in a row take 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
+# Our thousand ranks also add up their loss. A single number cannot be cut, so the ring carries one chunk round, and its 1998 latencies take 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
 #
 # How few would do? If you swap with your neighbour, both know the sum of two. If each then swaps with one of the next pair, four know the sum of four. Each step doubles what a rank knows, so ten do for 1024, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
@@ -298,7 +308,7 @@ viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, foll
 #
 # This is **halving-doubling**. It carries 1.75 tensors in six steps, where the ring takes fourteen to carry as much.
 #
-# **Predict.** On 64 ranks recursive doubling makes six starts and carries six tensors. Halving-doubling makes twelve starts and carries almost two tensors. From how many MiB on is halving-doubling faster? While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
+# **Predict.** On 64 ranks recursive doubling pays six latencies and carries six tensors. Halving-doubling pays twelve latencies and carries almost two tensors. From how many MiB on is halving-doubling faster? In the time of one latency 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
 # %%
 meet = crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND)
@@ -312,25 +322,27 @@ viz.plot_cost_lines(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Recursive doubling carries four tensors more, but makes six starts fewer, and in six starts 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where four tensors have those bytes, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> each.
+# Recursive doubling carries four tensors more, but pays six latencies fewer, and in their time 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where four tensors have those bytes, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> each.
 #
-# Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's starts.
+# Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's latencies.
 #
 # Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs swap far apart and may share a few wires. A ring's messages go only to neighbours. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
 #
 # </details>
+#
+# > **To keep.** For short tensors save latencies by doubling, for long ones save bytes by sharing the adding.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
-# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends only a third of that. A ring gains nothing from NVLink, because somewhere it leaves the node, and each step waits for its slowest message.
+# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, a network card sends only a third of that. The textbook's ring puts each message on one card, and gains nothing from NVLink: somewhere it leaves the node, and each step waits for its slowest message.
 #
 # Therefore do inside what can be done inside. First a reduce-scatter in the node gives each GPU one chunk of its node's sum. Then each GPU adds up only its chunk, with those that hold the same chunk in other nodes. An all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so ranks 0 and 2 add up these 8 MiB<!-- =16 / 2 -->. As a ring of two, they need two steps of 4 MiB<!-- =16 / 4 -->. At the end ranks 0 and 1 swap their finished halves.
 #
-# **Predict.** The ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the starts.
+# **Predict.** On the clock each message has one card, so the ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the latencies.
 
 # %%
 nodes = comm.EmulatedClock(inside=NVLINK, between=INFINIBAND, node_size=2, slowdown=2000)
@@ -346,13 +358,17 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring pays six starts on the slow wire and the hierarchy only two.
-#
-# Now take our thousand GPUs in nodes of four. Each GPU adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->.
-#
-# Inside, a ring passes three quarters of the tensor twice, to one neighbour at a time, which takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. One layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring pays six latencies of the slow wire and the hierarchy only two.
 #
 # </details>
+#
+# Real machines do better than one card. A node like Kempner's has four, and NVIDIA's library **NCCL** uses all of them: it cuts the tensor and sends each piece round a ring of its own, which leaves the node through its own card. Our layer's bytes then take 4.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) / wires(load_cluster("kempner_h100")).network_bytes_per_s -->, a quarter of before. But each step still waits for a slow wire 1998 times, so in all the ring comes down to no less than 32 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+#
+# The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. And its rings through the 250 nodes take only 498 slow steps, whose latencies cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. With the bytes, inside and between, it takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+#
+# So it wins by latency, and not by bytes. It even loses some time on these, because it sends first inside and then between, while a ring does both at once.
+#
+# > **To keep.** The hierarchy wins because fewer of its steps leave the node, until a tensor is so long that latency no longer counts.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -365,7 +381,7 @@ from pathlib import Path
 display(viz.show_source(Path("scripts/02_collectives.py")))
 
 # %% [markdown]
-# How do these processes find each other? `torchrun` starts them and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads these variables and connects the processes, by gloo on CPUs and by NCCL on GPUs.
+# How do these processes find each other? `torchrun` starts them and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads them and connects the processes, by gloo on CPUs and by NCCL on GPUs.
 #
 # The next cell starts the script, as `torchrun --nproc-per-node 4 scripts/02_collectives.py` does in a terminal. Then our ring adds up the same numbers.
 
@@ -389,11 +405,13 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # | `comm.all_gather(chunk)` | `dist.all_gather_single(x, chunk)` | all chunks are equally long |
 # | `algorithm="ring"` | – | the back end chooses; NCCL compares estimated times, as you did |
 # | `ledger()` | – | nobody counts; use a profiler |
+#
+# > **To keep.** In PyTorch you name the collective, and the back end chooses the algorithm, by latency and bandwidth as you did.
 
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, but that does no harm. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed. But that test has twelve small whole numbers on each rank, and a real gradient looks different.
+# Three colleagues offer their all-reduce. Ring A is your first circle. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed. But that test has twelve small whole numbers on each rank, and a real gradient looks different.
 #
 # **Predict.** Read B and C in the next cell. Which of the three would you let into a training? Give their letters in one string, or `"none"`. The folded cell holds a harder test. Run it, but unfold it only when you have decided.
 
@@ -452,7 +470,110 @@ disagreement
 # </details>
 
 # %% [markdown]
-# In ring C each sum is finished on one rank and then copied, so all ranks hold the same bits. We cut the tensor to save bytes, and got equal sums on top.
+# In ring C each sum is finished on one rank and then copied, so all ranks hold the same bits. We cut the tensor to save bytes, and got equal sums on top. *Going deeper* trains a model with both rings: with A the ranks' losses agree, but their weights come apart, so there is no longer *one* model.
+#
+# A test with a tolerance lets ring A pass. The last block of your script would not, because it compares every bit with rank 0's.
+#
+# > **To keep.** A sum has to be right, and it has to be the *same* on all ranks, to the last bit.
+
+# %% [markdown]
+# ## When to use what
+#
+# Ask first whether you pay for latency or for bandwidth, and then which wires the ranks share.
+#
+# | your tensor | the way | because |
+# | --- | --- | --- |
+# | short: below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest latencies |
+# | long, on 4, 8, 16, … ranks | halving-doubling | few latencies, if no wires are shared |
+# | long, on other numbers | a ring | few bytes, only to neighbours |
+# | long, on many nodes | the hierarchy | few slow latencies |
+# | so long that latency hardly counts | a ring through all cards | inside and between at once |
+#
+# *Going deeper* tries the table on a thousand ranks, and beside a measurement.
+#
+# > **To keep.** Short tensors and many ranks ask for few steps, long tensors for all wires at once.
+
+# %% [markdown]
+# ## The file behind this lesson
+#
+# [`course_lib/comm/ring.py`](../course_lib/comm/ring.py), about 60 lines, is what runs whenever this course adds up. You know both of its loops. To your own fifteen lines it adds three things. All receives begin before the first send, so that a message that arrives finds its place ready. A step ends only when the rank's own message has left. And what is done with two chunks, a sum or a maximum, is handed in as `combine`.
+#
+# ## Back to the thousand ranks
+#
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 32 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the ring and 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the hierarchy, on nodes like Kempner's. And all 32 layers in one tensor? The hierarchy takes 193 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, and the ring through all cards now wins with 167 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->: its latencies are paid only once, for 32 times the bytes.
+#
+# Is that much? Suppose each GPU reads 8192 tokens in a step. Lesson 01 counted 6 operations for each parameter and token, so an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, a seventh of each step is waiting.
+#
+# Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Two questions
+#
+# **Next:** the [exercises](../exercises/release/02_collectives.ipynb), then [lesson 03](03_mlp_ddp.ipynb). [Slides](../slides/02_collectives.md).
+#
+# <details><summary>1. On two ranks, ring A's sums always agree. Why?</summary>
+# Each rank makes a single addition, and a + b rounds as b + a does. Orders can differ only from three numbers on.
+# </details>
+#
+# <details><summary>2. A ring grows from 500 ranks to 1000. How do each rank's bytes and latencies change?</summary>
+# The bytes go from 1.996 to 1.998 tensors, the latencies from 998 to 1998.
+# </details>
+#
+# References: Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*; Thakur, Rabenseifner and Gropp 2005, *Optimization of collective communication operations*. Wires: NVIDIA's H100 white paper and ConnectX-7 data sheet, NCCL's tuning table. [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html).
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## What NCCL really does
+#
+# Somebody has measured it: 32 B200s in four nodes of eight, with eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> in each, added up 4 GiB<!-- =4 -->. Our formula has three answers. The textbook's ring with one card a message needs 167 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).one_card_s -->, the hierarchy 25 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).by("hierarchical") -->, and a ring through all cards 22 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).by("ring") -->.
+#
+# **Predict.** How many milliseconds were measured? Ask which of the three leaves no card of a node idle, and which sends inside and between nodes at the same time.
+
+# %%
+from course_lib.sim.collectives import priced
+from course_lib.sim.published import published_rows
+
+row = next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB))
+predict("ms for 4 GiB over 32 B200", guess=None, answer=1e3 * row.measured_s, unit="ms", tolerance=0.05)
+print(row)
+print("measured by", next(found["source"]["ref"] for found in published_rows() if found["id"] == row.name))
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# 22.05 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).measured_s -->, within two hundredths of the ring through all cards. The textbook's ring is nearly eight times as slow, because seven of its node's eight cards are idle.
+#
+# The hierarchy is near, too. Its cards have nothing to do while it sends inside, which takes 8 ms<!-- =2e3 * (7 / 8) * 4 * GiB / wires(load_cluster("dgx_b200")).inside_bytes_per_s + 14e3 * wires(load_cluster("dgx_b200")).pair.alpha_s --> of its 25. In the same table a shorter tensor of 512 MiB<!-- =512 --> takes 3.2 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).measured_s -->, which is the hierarchy's time and less than the ring's 3.5 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).by("ring") -->. Still shorter ones take longer than the hierarchy's formula says, because real latencies are longer than the figures in NCCL's own table.
+#
+# > **To keep.** A ring over nodes is as fast as all cards of a node together. Price it with one card, and you are wrong by their number.
+#
+# </details>
+
+# %% [markdown]
+# ## All eight collectives
+#
+# Not everything that travels is a sum for everybody, so first ask who needs what.
+#
+# | who has and needs what | its name |
+# | --- | --- |
+# | one rank has weights that all need | broadcast |
+# | each holds a part, and needs the whole | all-gather |
+# | each needs one chunk of the sum | reduce-scatter |
+# | each has a different chunk for every rank | all-to-all |
+#
+# Run the cell to see all eight. Read each picture as *before → after*; those with "reduce" also add up what they move. Scatter deals out the chunks of one rank and gather undoes that, and a reduce is a broadcast backwards.
+
+# %%
+viz.primitives_overview()
+
+# %% [markdown]
+# ## What becomes of ring A in a training
 #
 # Does it matter that ring A's ranks disagree? In bfloat16 you can watch it, because there 256 + 1 is 256, as in lesson 01. Below, rank 0 first brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. After 200 steps the cell prints how far their weights are apart.
 
@@ -490,89 +611,23 @@ for name in ("A", "C"):
 # %% [markdown]
 # The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so every ring has to round. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree to three decimals, yet ring A's weights are apart, so there is no longer *one* model. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
+# In the training all losses agree to three decimals, yet ring A's weights are apart. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
 #
-# A test with a tolerance lets ring A pass. The last block of your script would not, because it compares every bit with rank 0's.
-
-# %% [markdown]
-# ## When to use what
-#
-# Ask first whether you pay for starts or for bytes, and then which wires the ranks share.
-#
-# | your tensor | the way | because |
-# | --- | --- | --- |
-# | short: below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
-# | long, on 4, 8, 16, … ranks | halving-doubling | few starts, if no wires are shared |
-# | long, on other numbers | a ring | few bytes, only to neighbours |
-# | long, fast wires inside nodes | the hierarchy | few bytes leave the node |
-#
-# *Going deeper* tries the table on a thousand ranks.
-
-# %% [markdown]
-# ## The file behind this lesson
-#
-# [`course_lib/comm/ring.py`](../course_lib/comm/ring.py), about 60 lines, is what runs whenever this course adds up. You know both of its loops. To your own fifteen lines it adds three things. All receives begin before the first send, so that a message that arrives finds its place ready. A step ends only when the rank's own message has left. And what is done with two chunks, a sum or a maximum, is handed in as `combine`.
-#
-# ## Back to the thousand ranks
-#
-# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 layers in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, less than 32 times 16, because starts are paid only once.
-#
-# Is that much? Suppose each GPU reads 8192 tokens in a step. Lesson 01 counted 6 operations for each parameter and token, so an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, over a fifth of each step is waiting.
-#
-# Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
-
-# %%
-score()
-
-# %% [markdown]
-# ## Two questions
-#
-# **Next:** the [exercises](../exercises/release/02_collectives.ipynb), then [lesson 03](03_mlp_ddp.ipynb). [Slides](../slides/02_collectives.md).
-#
-# <details><summary>1. On two ranks, ring A's sums always agree. Why?</summary>
-# Each rank makes a single addition, and a + b rounds as b + a does. Orders can differ only from three numbers on.
-# </details>
-#
-# <details><summary>2. A ring grows from 500 ranks to 1000. How do each rank's bytes and starts change?</summary>
-# The bytes go from 1.996 to 1.998 tensors, the starts from 998 to 1998.
-# </details>
-#
-# References: Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*; Thakur, Rabenseifner and Gropp 2005, *Optimization of collective communication operations*. Wires: NVIDIA's H100 white paper and ConnectX-7 data sheet, NCCL's tuning table. [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html).
-
-# %% [markdown]
-# # Going deeper
-#
-# Each part below stands alone, and you can skip all of them.
-#
-# ## All eight collectives
-#
-# Not everything that travels is a sum for everybody, so first ask who needs what.
-#
-# | who has and needs what | its name |
-# | --- | --- |
-# | one rank has weights that all need | broadcast |
-# | each holds a part, and needs the whole | all-gather |
-# | each needs one chunk of the sum | reduce-scatter |
-# | each has a different chunk for every rank | all-to-all |
-#
-# Run the cell to see all eight. Read each picture as *before → after*; those with "reduce" also add up what they move. Scatter deals out the chunks of one rank and gather undoes that, and a reduce is a broadcast backwards.
-
-# %%
-viz.primitives_overview()
-
-# %% [markdown]
 # ## Which way on a thousand GPUs?
 #
-# **Predict.** A thousand GPUs, four in a node, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node. Where is nothing faster than the ring? Give the letters.
+# **Predict.** A thousand H100s in nodes like Kempner's, of four GPUs and four cards, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, beside a card of its own. Where is nothing faster than the ring? Ask first what costs most, latency or bytes. Then ask who sends inside and between nodes at the same time. Give the letters.
 
 # %%
+from dataclasses import replace
+
 names = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
-layers = 32 * layer_parameters(LLAMA_3_1_8B)
-cases = {"A": (1, 1000, 4), "B": (layers, 1000, 4), "C": (layers, 1000, 1)}
+kempner, layers = load_cluster("kempner_h100"), 2 * 32 * layer_parameters(LLAMA_3_1_8B)
+alone = replace(kempner, gpus_per_node=1, cards=1)
+cases = {"A": (2, kempner), "B": (layers, kempner), "C": (layers, alone)}
 ms = {}
-for case, (length, p, node_size) in cases.items():
-    shape = {"world_size": p, "length": length, "itemsize": 2, "node_size": node_size}
-    ms[case] = [1e3 * comm_time("all_reduce", name, **shape).time_s(NVLINK, INFINIBAND) for name in names]
+for case, (nbytes, cluster) in cases.items():
+    job = {"nbytes": nbytes, "ranks": 1000, "wires": wires(cluster)}
+    ms[case] = [1e3 * collective_s("all_reduce", name, **job) for name in names]
 predict(
     "where the ring is fastest",
     guess=None,
@@ -585,9 +640,9 @@ for case, row in ms.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
+# In A only latency counts, and recursive doubling has the fewest steps. In B the bytes count. The ring's 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> of latency are a sixth of its time, and its bytes travel inside and between nodes at once. The hierarchy saves three quarters of the latency, but its bytes travel first inside and then between.
 #
-# In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, which doubles its time.
+# In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, each through one card, which doubles its time.
 #
 # </details>
 
@@ -596,9 +651,8 @@ for case, row in ms.items():
 #
 # Why can no way send fewer bytes than the ring? Take one number, and the moment when the first rank knows its sum. By then each of the $p-1$ others has sent a message, and must still receive the sum. That makes at least $2\,(p-1)$ messages. The ring shares them equally, so unless the network itself adds, no way gives its busiest rank less.
 #
-# Why are six starts the fewest on 64 ranks? At first only rank 0 knows its number. In each step everybody who knows it can tell one other, so after six steps 64 ranks do. These limits are the dashed line in the picture of the four ways.
-
-# %% [markdown]
+# Why are six steps the fewest on 64 ranks? At first only rank 0 knows its number. In each step everybody who knows it can tell one other, so after six steps 64 ranks do. These limits are the dashed line in the picture of the four ways.
+#
 # ## What your machine does
 #
 # Now without the clock. We time real all-reduces on four of your processes, and look for the α and β that fit best.
@@ -611,9 +665,9 @@ ours = [point for point in sweep if point.algorithm != "native"]
 viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.seconds) for point in ours]))
 
 # %% [markdown]
-# Both curves are flat at the left, where you pay for starts, and climb at the right, where the bytes cost most.
+# Both curves are flat at the left, where you pay for latency, and climb at the right, where you pay for bandwidth.
 #
-# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. If other programs keep your cores busy, points at the left lie off most, because a start then has to wait for its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
+# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. If other programs keep your cores busy, points at the left lie off most, because each message then has to wait for its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
 #
 # ## All six, PyTorch's own, and groups
 #

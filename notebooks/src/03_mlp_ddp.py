@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_lib import comm, costs, ledger, predict, run_ranks, score, viz
-from course_lib.costs import ETHERNET, INFINIBAND, MiB, ddp_step, ddp_time, load_device
+from course_lib.costs import ETHERNET, MiB, ddp_step, ddp_time, load_cluster, load_device, wires
 from course_lib.parallel import DistributedDataParallel, fill, trained
 from course_lib.training import (
     MLP,
@@ -86,7 +86,9 @@ viz.plot_loss_curves(
 #
 # This perceptron is so small that you can look at every number. It has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**.
 #
-# The perceptron reads eight rows, and says of each whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
+# The perceptron reads eight rows, and says of each whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients.
+#
+# > **To keep.** Whatever our ranks do, they have to end with one device's gradients.
 
 # %%
 torch.manual_seed(0)
@@ -125,7 +127,7 @@ viz.plot_gradients(halves, whole)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In 24 of the 38 places their signs and colours differ. Neither rank is wrong, because each has seen only its own four rows.
+# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. Neither rank is wrong, because each has seen only its own four rows.
 #
 # Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
 #
@@ -139,6 +141,8 @@ viz.plot_gradients(halves, whole)
 # This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, reads its own rows, and updates with the average of all gradients.
 #
 # Two conditions hide in the formula: all ranks average equally many losses, and no row's loss depends on other rows.
+#
+# > **To keep.** The average of the ranks' gradients is the gradient of the whole batch.
 
 # %% [markdown]
 # ## The same, step after step
@@ -147,7 +151,7 @@ viz.plot_gradients(halves, whole)
 #
 # Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**: the root of the sum of all their squares. The update makes new **parameters**, and several steps make a **loss curve**.
 #
-# An error in one spreads to the later ones, unless something hides it. So compare in this order: the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
+# An error in one spreads to the later ones, unless something hides it. So compare in this order. We call the five a **ladder**, and each a rung.
 
 
 # %%
@@ -213,7 +217,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # From the foot up, every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 ten thousand roundings of 6e-8 make 6e-4, too near such a mistake, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 they make 6e-4, too near such a mistake, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
@@ -221,6 +225,8 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # We climbed with plain SGD, but people train with AdamW. In lesson 00 Adam hid a forgotten division. It divides each gradient by that gradient's typical size, so a factor that is in every step falls out again. **Clipping** can hide a factor as well, because it cuts a gradient that is longer than a limit to that limit.
 #
 # So look at **gradients**, not at losses, and climb with **plain SGD first**, which hides no factor.
+#
+# > **To keep.** Compare from output to loss curve: the first rung that differs tells you where to look.
 
 # %% [markdown]
 # ## When is it *not* the same training?
@@ -268,14 +274,16 @@ viz.plot_ladder(
 #
 # The lowest rung, the output, is apart before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# Ask of every layer and loss whether it looks across rows. RMSNorm and attention stay within one row, which in a Llama is a whole sequence, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
+# RMSNorm and attention stay within one row, which in a Llama is a whole sequence, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
 #
 # </details>
+#
+# > **To keep.** Count what each rank averages, and ask of every layer and loss whether it looks across rows.
 
 # %% [markdown]
 # ## Four times as fast?
 #
-# With a quarter of a batch each, ranks compute less but send as much. So give each a **whole** batch, and they train like one device with four times the batch. Each then computes as long as one device did, and only messages make a step longer.
+# Give each rank a quarter of the batch, which is **strong scaling**, and it computes less but sends as much. Give each a **whole** batch, which is **weak scaling**, and together they train like one device with four times the batch. Then only communication makes a step longer.
 #
 # What do messages cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum three more to be handed out. With p ranks that is 2 (p − 1) hops.
 
@@ -295,11 +303,9 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Four ranks share the six hops, so each sends one and a half times its 152 bytes<!-- =38 * 4 -->.
+# OLMo 1B has 1.2<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients, which we send in bfloat16. Let 64 H100s on nodes like Kempner's form **one ring** through all four cards of each node. Their bytes then take 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->.
 #
-# OLMo 1B has 1.177<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients, which we send in bfloat16, two bytes each. Let 64 GPUs form **one ring**, slower than lesson 02's hierarchy but simpler. With so many, each sends nearly twice its gradients' bytes: 4.63 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, in 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->.
-#
-# Training takes six operations for each parameter and token, two forward and four backward. With 8192 tokens on each GPU that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 reaches 40 %<!-- =40 --> of its 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 -->. Sent after backward, the messages would fill over a third of the step.
+# Training takes six operations for each parameter and token, two forward and four backward. With 8192 tokens on each GPU that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 reaches 40 %<!-- =40 --> of its peak. Sent after backward, the bytes alone would fill a seventh of the step, and latency comes on top.
 
 # %% [markdown]
 # ### Why wait?
@@ -336,7 +342,7 @@ right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine
 print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right, but now every tensor makes its own all-reduce. OLMo 1B has seven in each of 16 layers and the embedding, 113<!-- =16 * 7 + 1 --> in all. On our ring of 64 GPUs a gradient makes 126 hops, and before every hop a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
+# The gradients are right, but now every tensor makes its own all-reduce. OLMo 1B has 113<!-- =16 * 7 + 1 --> of them. On our ring of 64 GPUs a gradient makes 126 hops, and each hop costs lesson 02's latency of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. Together that is 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing!
 #
 # So put several gradients into one long tensor, a **bucket**, and send it when it reaches a limit.
 
@@ -347,7 +353,7 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works. No tensor is cut, so bucket 2 grows past its limit.
+# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works.
 #
 # ### Watch it
 #
@@ -382,13 +388,13 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Follow the lower half, with which the ranks' clock agrees. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
+# Follow the lower half, with which the ranks' clock agrees. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it: this is **exposed communication**.
 #
 # </details>
 #
-# Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays for its own starts, so should buckets be larger? PyTorch's usual limit is 25 MiB<!-- =25 * MiB / MiB -->, so give ours the same.
+# Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays its own latencies, so should buckets be larger? PyTorch's usual limit is 25 MiB<!-- =25 * MiB / MiB -->, so give ours the same.
 #
-# **Predict.** How long does our step take now? Over Ethernet a start takes 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
+# **Predict.** How long does our step take now? Over Ethernet a message's latency is 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
 
 # %%
 run_ranks(timed_step, 4, ETHERNET, 25, True)
@@ -399,13 +405,15 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill such a bucket, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' starts.
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill such a bucket, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' latencies.
 #
-# Unless you set a limit, PyTorch closes its first bucket at 1 MiB<!-- =MiB / MiB -->, but that frees only layer 6. So if a small model scales badly, set `bucket_cap_mb`, which then holds for the first bucket too, to a small part of its gradients.
+# So if a small model scales badly, set `bucket_cap_mb` to a small part of its gradients.
 #
 # </details>
 #
-# OLMo has the opposite trouble. At 25 MiB<!-- =25 * MiB / MiB --> each layer fills four buckets. With the embedding that makes 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) -->, whose starts take 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s -->. At 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB --> a layer is one bucket, and 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> start in 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
+# OLMo has the opposite trouble. Its 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) --> buckets of 25 MiB<!-- =25 * MiB / MiB --> pay 0.11 s<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 126 * INFINIBAND.alpha_s --> of latency. With a whole layer in a bucket there are 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) -->, which pay 30 ms<!-- =1e3 * len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 126 * INFINIBAND.alpha_s -->.
+#
+# > **To keep.** Send each gradient while others are computed, in buckets large enough to be worth their latency and small enough to leave early.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -442,13 +450,15 @@ viz.plot_ladder(
 # Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by the number of *all* ranks' targets.
 #
 # </details>
+#
+# > **To keep.** Climb with the real model and real text: sequences of different lengths broke a condition that equal rows kept.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
 # The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Each rank needs rows of its own, so a **sampler** deals them out, and `set_epoch` gives each epoch another order.
 #
-# A batch that is too large for memory comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, which sends nothing.
+# A batch that is too large for memory comes in **micro-batches**, whose gradients add up: **gradient accumulation**. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, which sends nothing.
 #
 # | here | in PyTorch |
 # | --- | --- |
@@ -487,11 +497,13 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
 # **Your turn.** Let a copy print on every rank the length that `clip_grad_norm_` returns. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each on 4 processes, in an empty folder. Which numbers give them away?
 #
 # <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the lengths are a quarter. The right ones hardly pass the limit of 0.5, so the factor stays, and AdamW hides it up to the loss's last digit.</details>
+#
+# > **To keep.** The same rows in the same order give the same training, on any number of ranks that divides a batch.
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. The next cell draws their losses, and prints the third step's loss and the lengths of the first five gradients before clipping.
+# The small Llama reads again, with AdamW and clipping to 1. A to D are new runs on four ranks, and each **may** have a bug found in published code. The next cell draws their losses, and prints a loss and the first gradients' lengths before clipping.
 #
 # A run is **sound** if it trains as one device does, apart from float32's rounding, which starts in the seventh digit and grows. Which are sound?
 #
@@ -545,7 +557,7 @@ viz.plot_museum(falls)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here nobody did.
+# A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395).
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. **C** is sound. So why do the curves look alike?
 #
@@ -555,24 +567,28 @@ viz.plot_museum(falls)
 viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
 
 # %% [markdown]
-# **C** lies far below, because its roundings need thirty steps to reach a thousandth. The mistakes need at most six.
+# **C** lies far below, because its roundings need thirty steps to reach a thousandth.
 #
-# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter, so it cuts none. Its first is 0.27 of one device's, its second 0.41, so the factor changes, and after two updates A's loss is off.
+# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter and stay uncut. So the factor changes, and after two updates A's loss is off.
 #
 # **B** cuts to half of one device's length. AdamW hides that half up to a hundred-thousandth. But in step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
+#
+# > **To keep.** A loss curve convicts late. Gradients and their norm convict in the first step.
 
 # %% [markdown]
 # ## When to use it
 #
-# The **whole model has to fit**, with activations and 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and **backward has to outlast the messages**.
+# The **whole model has to fit**, with activations and 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and **backward has to outlast the communication**. An all-reduce also waits for the slowest rank, the **straggler**.
 #
 # | your case | take |
 # | --- | --- |
-# | fits, backward outlasts the messages | data parallelism |
-# | fits, the messages last longer | a hierarchy, or larger batches, as with `no_sync` |
+# | fits, backward outlasts the communication | data parallelism |
+# | fits, communication is exposed | a hierarchy, or larger batches, as by gradient accumulation |
 # | does not fit | lessons 04 to 06 |
 #
-# For OLMo 1B, with 8192 tokens on each of 64 GPUs, backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In one ring the messages take longer, 93 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / INFINIBAND.bandwidth_bytes_per_s --> for bytes and 30 ms<!-- =1e3 * 17 * 126 * INFINIBAND.alpha_s --> for 17 buckets' starts. Lesson 02's hierarchy, with nodes of four, needs 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "hierarchical", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) + comm_time("all_reduce", "hierarchical", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND)) -->: 24 ms<!-- =1e3 * 2 * 3 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / NVLINK.bandwidth_bytes_per_s --> inside over NVLink's 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB -->, 22 ms<!-- =1e3 * 2 * 15 / 16 / 4 * 2 * costs.model_parameters(load_model("olmo_1b")) / INFINIBAND.bandwidth_bytes_per_s --> between nodes, and 7 ms<!-- =1e3 * 17 * (6 * NVLINK.alpha_s + 30 * INFINIBAND.alpha_s) --> for starts.
+# With 8192 tokens on each of 64 GPUs, OLMo's backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. On nodes like Kempner's a layer at a time takes 53 ms<!-- =1e3 * (16 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100"))) + comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100")))) --> in one ring, more than half of it latency. Backward hides nearly all of that. With a quarter of the tokens it no longer could.
+#
+# > **To keep.** Data parallelism is the first choice as long as the model fits and each GPU has tokens enough to hide its communication.
 
 # %% [markdown]
 # ## The file behind this lesson
@@ -581,9 +597,11 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 #
 # ## What still hurts
 #
-# It is the same training: seven rungs are within 1e-11, where the first screen was off by 0.3. Is it four times as fast? With a whole batch each, our six layers are **3.7 times** as fast: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. With a quarter each, it is **1.8 times**, because computing shrinks, but buckets do not. The first is full at 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives at 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training, on seven rungs. Is it four times as fast? With a whole batch each, in weak scaling, our six layers are **3.7 times** as fast: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> instead of four times 9<!-- =6 * 1.5 -->. In strong scaling it is **1.8 times**, because computing shrinks, but buckets do not.
 #
-# Every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, but an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
+# > **To keep.** Data parallelism shares out the rows, but every rank keeps the whole model.
+#
+# Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, but an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -716,11 +734,11 @@ for name, rungs in off.items():
 #
 # More GPUs only help as long as they do not wait. So follow the buckets.
 #
-# **Predict.** OLMo 1B trains on 64 GPUs in one InfiniBand ring, with 8192 tokens on each and buckets of 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB -->.
+# **Predict.** OLMo 1B trains on 64 H100s in nodes like Kempner's, in one ring through all cards, with 8192 tokens on each and buckets of 128 MiB<!-- =2 * costs.layer_parameters(load_model("olmo_1b")) / MiB -->.
 #
-# - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, of which forward takes 49 ms<!-- =2e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
-# - After the head's backward, the last layer's gradients are ready at 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and another layer's every 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
-# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included. Last comes the embedding table, which the head shares, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
+# - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+# - In backward each of 16 layers fills a bucket every 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the first layer's as backward ends.
+# - A bucket travels for 3.1 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100"))) -->, latency included. Last comes the embedding table, which the head shares, with 3.8 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100"))) -->.
 #
 # When is everything sent? Guess the **efficiency**: one device's step over that time.
 
@@ -728,7 +746,7 @@ for name, rungs in off.items():
 OLMO = load_model("olmo_1b")
 
 
-def efficiency(link, gpus, tokens):
+def efficiency(network, gpus, tokens):
     layer, table = costs.layer_parameters(OLMO), OLMO.vocab_size * OLMO.hidden_size
     per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
     forward_s = [0, *[2 * layer * tokens / per_second] * OLMO.n_layers, 2 * table * tokens / per_second]
@@ -741,29 +759,30 @@ def efficiency(link, gpus, tokens):
         forward_s=forward_s,
         backward_s=[2 * seconds for seconds in forward_s],
         world_size=gpus,
-        inside=link,
+        inside=network,
         bucket_bytes=128 * MiB,
         itemsize=2,
     )
     return time.efficiency()
 
 
-predict("efficiency with 8192 tokens", guess=None, answer=efficiency(INFINIBAND, 64, 8192), tolerance=0.03)
-ways = {"InfiniBand, 32,768 tokens": (INFINIBAND, 32768), "InfiniBand, 8192 tokens": (INFINIBAND, 8192)}
-ways |= {"InfiniBand, 2048 tokens": (INFINIBAND, 2048), "Ethernet, 32,768 tokens": (ETHERNET, 32768)}
+KEMPNER = wires(load_cluster("kempner_h100"))
+predict("efficiency with 8192 tokens", guess=None, answer=efficiency(KEMPNER, 64, 8192), tolerance=0.01)
+ways = {f"Kempner, {tokens:,} tokens": (KEMPNER, tokens) for tokens in (32768, 8192, 2048)}
+ways |= {"Ethernet, 32,768 tokens": (ETHERNET, 32768)}
 lines = {
-    name: {gpus: efficiency(link, gpus, tokens) for gpus in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
-    for name, (link, tokens) in ways.items()
+    name: {gpus: efficiency(network, gpus, tokens) for gpus in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+    for name, (network, tokens) in ways.items()
 }
 words = "OLMo 1B, by formula; 100%: 64 GPUs are 64 times as fast as one"
-viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
+viz.plot_scaling(lines, title="What is left of each GPU, by wires and tokens on each", subtitle=words)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that. By the same formula, 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> would leave only 54 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).efficiency() -->, and the hierarchy leaves 95 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=NVLINK, between=INFINIBAND, node_size=4, algorithm="hierarchical", itemsize=2).efficiency() -->.
+# Buckets fill more slowly than they travel, so none has to queue. Only the first layer's and the table's are exposed, because they are full when backward ends. So the step is longer by both of their times, 153 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=wires(load_cluster("kempner_h100")), itemsize=2, bucket_bytes=128 * MiB).overlapped_s -->, of which one device's are 96 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=wires(load_cluster("kempner_h100")), itemsize=2, bucket_bytes=128 * MiB).efficiency() -->. By the same formula, 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> would leave only 73 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=wires(load_cluster("kempner_h100")), itemsize=2).efficiency() -->, because latency makes them travel longer than they fill.
 #
-# In the top curve, with 32,768 tokens, backward hides all but the last two buckets, those of the first layer and of the table, which are full only when it ends. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
+# In the top curve, with 32,768 tokens, backward hides all but these two. With 8192 it does so up to 128 GPUs, but on 256 the ring has so many latencies that buckets queue. With 2048 backward is too short to hide much, and over Ethernet, with one card a GPU, even 32,768 tokens are too few.
 #
 # </details>
 
