@@ -57,7 +57,7 @@ def test_in_a_notebook(poisoned):
 
 def test_in_make_grade(poisoned, monkeypatch):
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
-    SurvivingClient(poisoned, timeout=60).run()
+    SurvivingClient(poisoned, 60, lambda index, outputs: None).run(600.0, {})
     assert not errors_of(FIRST, poisoned)
     for cell in poisoned.cells:
         if cell.metadata.get("nbgrader", {}).get("grade") and not cell.id.startswith(FIRST):
