@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from course_lib.cli.compose import refuse, require_whole
+from course_lib.cli.compose import refuse
+from course_lib.cli.settings import names
+from course_lib.cli.train_settings import SHARDING
 from course_lib.parallel.sharding.offload import CPUOffloadPolicy
 from course_lib.parallel.sharding.wrapping import (
     LARGE,
@@ -23,17 +25,7 @@ from course_lib.training.sharding import check_strategy, fully_shard, parts_of, 
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 
 COMMAND = "train"
-OPTIONS: dict[str, Any] = {
-    "zero_stage": 0,
-    "strategy": None,
-    "shards": None,
-    "param_dtype": None,  # what is gathered and computed in; pieces keep the model's own
-    "offload": None,  # where pieces lie: beside the computing, or in main memory
-    "policy": None,
-    "policy_size": None,
-}
 _OF_WEIGHTS = ("strategy", "shards", "param_dtype", "offload")  # these have a meaning where weights are shared
-_KINDS = {"param_dtype": ("bfloat16",), "offload": ("cpu",)}
 _POLICIES: dict[str, Callable[[int], Policy]] = {
     "by_block": lambda size: by_block,
     "by_block_and_size": lambda size: by_block_and_size,
@@ -49,10 +41,7 @@ def complete(values: dict[str, Any]) -> None:
     Raises: ValueError for what does not fit the stage, the engine or the degrees.
     """
     stage = values["zero_stage"]
-    for name in ("zero_stage", "shards", "policy_size"):
-        if values[name] is not None:
-            require_whole(COMMAND, name, values[name])
-    given = {name: values[name] for name in OPTIONS if values[name] is not None and name != "zero_stage"}
+    given = {name: values[name] for name in names([SHARDING]) if values[name] is not None and name != "zero_stage"}
     if not stage:
         for name, value in given.items():
             _refuse(
@@ -93,7 +82,7 @@ def _check_weights(values: Mapping[str, Any]) -> None:
                 f"give zero_stage=3, or leave {name} out",
             )
             _refuse(f"{name}={values[name]} with zero_stage={stage}", rule, way_out)
-    for name, kinds in _KINDS.items():
+    for name, kinds in ((one.name, one.choices) for one in SHARDING.settings if one.name in ("param_dtype", "offload")):
         if values[name] not in (None, *kinds):
             _refuse(f"{name}={values[name]!r}", "not a known kind", f"choose {' or '.join(kinds)}, or leave {name} out")
     if values["offload"] is not None and values["engine"] == "torch":
@@ -141,11 +130,6 @@ def technique(values: Mapping[str, Any]) -> Technique:
         return zero(stage, policy)
     offload = CPUOffloadPolicy() if values["offload"] else None
     return fully_shard(policy, strategy=strategy, shards=shards, param_dtype=dtype, offload_policy=offload)
-
-
-def in_words(values: Mapping[str, Any]) -> str:
-    """Only what is said, as it would be typed."""
-    return " ".join(f"{name}={values[name]}" for name in OPTIONS if values[name])
 
 
 def ranks_that_share(values: Mapping[str, Any]) -> tuple[int, int, int]:
