@@ -128,7 +128,7 @@ def test_the_version_and_the_commands(capsys):
 @pytest.mark.parametrize(
     ("words", "end"),
     [
-        (["train", "dpp=2"], "; did you mean dp=?"),
+        (["train", "ddp=2"], "; did you mean dp=?"),
         (["doctor", "zero_stge=2"], "; did you mean zero_stage=?"),
         (["slurm", "node=2"], "; did you mean nodes=?"),
         (["plan", "clutser=dgx_h100"], "; did you mean cluster=?"),
