@@ -26,7 +26,7 @@ from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 
 COMMAND = "train"
 _OF_WEIGHTS = ("strategy", "shards", "param_dtype", "offload")  # these have a meaning where weights are shared
-_POLICIES: dict[str, Callable[[int], Policy]] = {
+POLICIES: dict[str, Callable[[int], Policy]] = {
     "by_block": lambda size: by_block,
     "by_block_and_size": lambda size: by_block_and_size,
     "by_block_group": by_block_group,
@@ -105,8 +105,8 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
 
 def _complete_policy(values: dict[str, Any]) -> None:
     policy, size = values["policy"] or "by_block", values["policy_size"]
-    if policy not in _POLICIES:
-        _refuse(f"policy={policy!r}", "not a known policy", f"choose from {', '.join(_POLICIES)}")
+    if policy not in POLICIES:
+        _refuse(f"policy={policy!r}", "not a known policy", f"choose from {', '.join(POLICIES)}")
     if size is not None and policy not in _SIZES:
         rule = f"a size is for {' and '.join(_SIZES)}"
         _refuse(f"policy_size={size} with policy={policy}", rule, "leave policy_size out, or choose one of these")
@@ -122,7 +122,7 @@ def technique(values: Mapping[str, Any]) -> Technique:
     stage, strategy, shards, name = (values[key] for key in ("zero_stage", "strategy", "shards", "policy"))
     if values["engine"] == "torch" and stage == 1:
         return torch_zero()
-    policy = _POLICIES[name](values["policy_size"])
+    policy = POLICIES[name](values["policy_size"])
     dtype = values["param_dtype"] and getattr(torch, values["param_dtype"])
     if values["engine"] == "torch":  # of whole weights it would reduce parts of gradients, but keep whole ones
         return torch_fully_shard(policy, strategy=strategy or "SHARD_GRAD_OP", shards=shards, param_dtype=dtype)

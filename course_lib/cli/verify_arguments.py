@@ -21,7 +21,7 @@ from course_lib.verify.trainable import Make
 
 _COMMAND = "verify"
 _EXAMPLE = "write: verify my_file:reference my_file:parallel ranks=2"
-_DTYPES = {name_of(dtype): dtype for dtype in TOLERANCES}
+DTYPES = {name_of(dtype): dtype for dtype in TOLERANCES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,8 @@ def read(arguments: Sequence[str], started: int | None = None) -> Comparison:
         rule = "two functions make the trainers: one device's, and a rank's"
         refuse(_COMMAND, f"{len(named)} functions are named", rule, _EXAMPLE)
     dtype = values.get("dtype", "float64")
-    if dtype not in _DTYPES:
-        refuse(_COMMAND, f"dtype={dtype}", "a precision needs a known tolerance", f"choose from {', '.join(_DTYPES)}")
+    if dtype not in DTYPES:
+        refuse(_COMMAND, f"dtype={dtype}", "a precision needs a known tolerance", f"choose from {', '.join(DTYPES)}")
     (here, reference), (there, parallel) = map(_function, named)
     files, batches = [here, there], getattr(here, "batches", None)
     if "batches" in values:
@@ -63,7 +63,7 @@ def read(arguments: Sequence[str], started: int | None = None) -> Comparison:
         parallel=parallel,
         batches=getattr(batches, "batch", batches),
         ranks=_ranks(values.get("ranks"), started),
-        dtype=_DTYPES[dtype],
+        dtype=DTYPES[dtype],
         out=values.get("out"),
         files=tuple(files),
     )
