@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = listed_names(__name__)
 
+__version__ = "0.1.0"
+
 
 def load_ipython_extension(shell: Any) -> None:
     """Register `%%ranks` in the IPython shell that runs `%load_ext course_lib`."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from course_lib.cli.commands import CALIBRATE
 from course_lib.cli.compose import parse_overrides, path_given, refuse
+from course_lib.cli.settings import names
 from course_lib.sim.calibrate import calibrate, constants_as_json, records_as_csv
 
 _COMMAND = "calibrate"
@@ -17,7 +19,7 @@ def calibrate_command(overrides: Sequence[str]) -> int:
 
     Raises: ValueError for an unknown name, or files that cannot be written.
     """
-    parsed = parse_overrides(_COMMAND, "a calibration", overrides, keys=("out",), groups=())
+    parsed = parse_overrides(_COMMAND, "a calibration", overrides, keys=names(CALIBRATE), groups=())
     folders = [path_given(_COMMAND, "out", override.value()) for override in parsed]
     constants, records = calibrate()
     print(*map(_line, records), sep="\n")

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,7 +43,8 @@ def parse_overrides(
         for override in parsed:
             key, line = override.key_or_group, str(override.input_line)
             if key.split(".")[0] not in keys:
-                refuse(command, line, f"{thing} has no '{key}'", f"choose from {', '.join(keys)}")
+                way_out = f"choose from {', '.join(keys)}{did_you_mean(key, keys, '=')}"
+                refuse(command, line, f"{thing} has no '{key}'", way_out)
             if override.is_sweep_override():
                 refuse(command, line, "several values stand in brackets", f"write {key}=[value,value]")
             if override.is_delete():
@@ -83,6 +85,12 @@ def _hydra_errors(command: str, typed: Sequence[str]) -> Iterator[None]:
         elif _UNREADABLE.search(rule):
             rule, way_out = "it has blanks or signs that mean something else", _QUOTED
         refuse(command, " ".join(shlex.join(typed).split()), rule.rstrip(". ") or type(error).__name__, way_out)
+
+
+def did_you_mean(word: str, known: Collection[str], ending: str = "") -> str:
+    """The end of a way out: the known word that is most alike, if one is."""
+    found = get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]}{ending}?" if found else ""
 
 
 def require_whole(command: str, name: str, value: Any) -> None:

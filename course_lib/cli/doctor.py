@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from course_lib.cli import train_run
+from course_lib.cli.commands import DEVICE
 from course_lib.cli.compose import parse_overrides, refuse
 from course_lib.cli.doctor_text import look_at_text
 from course_lib.cli.doctor_whole import whole_pieces
@@ -23,8 +24,6 @@ from course_lib.ranks import devices
 from course_lib.units import format_bytes, format_count
 
 _COMMAND = "doctor"
-_DEVICE = "device"
-_USUAL = "h100_sxm_80"
 _MOST_RANKS = 2**20
 _MOMENTS = {"sgd": 0, "adamw": 2}  # numbers that the optimizer keeps of each parameter
 
@@ -34,9 +33,11 @@ def doctor_command(overrides: Sequence[str]) -> int:
 
     Raises: ValueError for what is no training run at all.
     """
-    parsed = parse_overrides(_COMMAND, "a training run", overrides, keys=(*KEYS, _DEVICE), groups=("model", _DEVICE))
-    device = next((str(one.value()) for one in parsed if one.key_or_group == _DEVICE), _USUAL)
-    run = read_train([str(one.input_line) for one in parsed if one.key_or_group != _DEVICE], _check_ranks)
+    parsed = parse_overrides(
+        _COMMAND, "a training run", overrides, keys=(*KEYS, DEVICE.name), groups=("model", DEVICE.name)
+    )
+    device = next((str(one.value()) for one in parsed if one.key_or_group == DEVICE.name), DEVICE.default)
+    run = read_train([str(one.input_line) for one in parsed if one.key_or_group != DEVICE.name], _check_ranks)
     lines, would_run = _examine(run, load_device(device))
     print("\n".join(lines))
     return 0 if would_run else 1

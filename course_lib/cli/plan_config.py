@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
 from course_lib import presets
+from course_lib.cli import settings
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
+from course_lib.cli.plan_settings import AXES, PLAN
 from course_lib.config import ModelConfig
 from course_lib.hardware import parse_cluster
 from course_lib.planner.space import Job, Space
 
 COMMAND = "plan"
 _GROUPS: tuple[presets.Kind, ...] = ("model", "cluster")
-_AXES = tuple(field.name for field in fields(Space))
-_WORDS = ("recompute", "schedule")  # axes of names
-OPTIONS: dict[str, Any] = {
-    "batch": None,  # sequences; None: as many as have TOKENS
-    "sequence": None,  # tokens; None: SEQUENCE, or what the model was made for
-    **{axis: getattr(Space, axis) and list(getattr(Space, axis)) for axis in _AXES},
-    "retime": 100,  # of the fastest, how many are timed again on their instruction lists
-    "out": None,  # a JSON file
-    "train": None,  # a folder: the best policy's small likeness is trained, and leaves its results there
-}
+OPTIONS = settings.defaults(PLAN)
 _TOKENS, _SEQUENCE = 2**22, 8192
-_KEYS = (*_GROUPS, *OPTIONS)
-ConfigStore.instance().store(
-    name=COMMAND, node={"defaults": ["_self_", {"model": "???"}, {"cluster": "???"}], **OPTIONS}
-)
+ConfigStore.instance().store(name=COMMAND, node=settings.composed(PLAN))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +41,7 @@ def read_plan(overrides: Sequence[str]) -> PlanConfig:
 
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
-    parsed = parse_overrides(COMMAND, "a plan", overrides, keys=_KEYS, groups=_GROUPS)
+    parsed = parse_overrides(COMMAND, "a plan", overrides, keys=settings.names(PLAN), groups=_GROUPS)
     chosen = {override.key_or_group: str(override.value()) for override in parsed}
     for key in _GROUPS:
         if key not in chosen:
@@ -75,12 +65,11 @@ def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
     require_whole(COMMAND, "sequence", values["sequence"])
     if values["batch"] is None:
         values["batch"] = max(1, _TOKENS // max(1, values["sequence"]))
-    require_whole(COMMAND, "batch", values["batch"])
+    settings.check_kinds(COMMAND, PLAN, values)
     cluster = parse_cluster(values["cluster"])
-    require_whole(COMMAND, "retime", values["retime"])
     if values["retime"] < 0:
         refuse(COMMAND, f"retime={values['retime']}", "it is a number of policies", "give retime >= 0")
-    axes: dict[str, Any] = {axis: _axis(axis, values[axis]) for axis in _AXES}
+    axes: dict[str, Any] = {axis: _axis(values[axis]) for axis in settings.names([AXES])}
     job = Job(model=model, cluster=cluster, batch=values["batch"], sequence=values["sequence"])
     return PlanConfig(
         job=job,
@@ -91,15 +80,9 @@ def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
     )
 
 
-def _axis(axis: str, value: Any) -> tuple[Any, ...] | None:
-    """One or several values of an axis."""
-    if value is None:
-        return None
-    each = tuple(value) if isinstance(value, list) else (value,)
-    if axis not in _WORDS:
-        for one in each:
-            require_whole(COMMAND, axis, one)
-    return each
+def _axis(value: Any) -> tuple[Any, ...] | None:
+    """One or several values of an axis; None leaves it open."""
+    return value if value is None else tuple(value) if isinstance(value, list) else (value,)
 
 
 def _path(name: str, given: Any, suffix: str = "") -> Path | None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from course_lib.cli.commands import PREDICT
 from course_lib.cli.compose import parse_overrides, path_given, refuse
+from course_lib.cli.settings import names
 from course_lib.sim.predict import COLUMNS, factor_of, predict_rows
 from course_lib.sim.published import measured_runs, read_rows
 
 _COMMAND = "predict"
-_KEYS = ("runs", "out", "calibrate")
 
 
 def predict_command(overrides: Sequence[str]) -> int:
@@ -21,7 +22,7 @@ def predict_command(overrides: Sequence[str]) -> int:
 
     Raises: ValueError for an unknown name, a file that cannot be read or written, or own runs without a measured step.
     """
-    parsed = parse_overrides(_COMMAND, "a prediction", overrides, keys=_KEYS, groups=())
+    parsed = parse_overrides(_COMMAND, "a prediction", overrides, keys=names(PREDICT), groups=())
     asked = {override.key_or_group: str(override.value()) for override in parsed}
     for key, example in (("runs", "runs=FILE.json"), ("out", "out=FILE.csv")):
         if key not in asked:

@@ -8,23 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib import presets
-from course_lib.cli import train_config, train_run
-from course_lib.cli.compose import parse_overrides, refuse, require_whole
+from course_lib.cli import settings, train_run
+from course_lib.cli.commands import CLUSTER, JOB, SLURM
+from course_lib.cli.compose import parse_overrides, refuse
 from course_lib.cli.train_config import TrainRun, read_train
+from course_lib.cli.train_settings import TRAIN
 from course_lib.split import divisors
 
 COMMAND = "slurm"
-# What `sbatch` calls so, with hyphens; what is None is left to the cluster.
-OPTIONS: dict[str, Any] = {
-    "nodes": 1,
-    "gpus_per_node": 1,
-    "cpus_per_task": None,  # of a node: one task there starts all its ranks
-    "mem": None,  # of a node
-    "time": "01:00:00",
-    "partition": None,
-}
-_JOB = "job"  # a preset
-_KEYS = (_JOB, *OPTIONS, *train_config.KEYS)
+OPTIONS = settings.defaults([CLUSTER])
 _PATTERNS = {
     "time": (r"(\d+-)?\d?\d:\d\d:\d\d", "write it as time=04:00:00 or time=1-12:00:00"),
     "mem": (r"\d+[KMGT]?", "write it as mem=360G"),
@@ -48,14 +40,15 @@ def read_job(overrides: Sequence[str]) -> Job:
     Raises: ValueError for an unknown name or an illegal value, for ranks that are not the nodes' GPUs, for ranks along
         tp on several nodes, and for a run that could not start.
     """
-    parsed = parse_overrides(COMMAND, "a job", overrides, keys=_KEYS, groups=("model", _JOB))
+    keys = settings.names((*SLURM, *TRAIN))
+    parsed = parse_overrides(COMMAND, "a job", overrides, keys=keys, groups=("model", JOB.name))
     asked = {override.key_or_group: override for override in parsed}
-    name = str(asked[_JOB].value()) if _JOB in asked else "train"
-    preset = presets.read("job", name) if _JOB in asked else {}
+    name = str(asked[JOB.name].value()) if JOB.name in asked else "train"
+    preset = presets.read("job", name) if JOB.name in asked else {}
     values = {key: asked[key].value() if key in asked else preset.get(key, x) for key, x in OPTIONS.items()}
     _check(values)
-    train = {key: f"{key}={_typed(value)}" for key, value in preset.get("train", {}).items()}
-    train |= {key: str(x.input_line) for key, x in asked.items() if key not in (_JOB, *OPTIONS)}
+    train = {key: f"{key}={settings.typed(value)}" for key, value in preset.get("train", {}).items()}
+    train |= {key: str(x.input_line) for key, x in asked.items() if key not in (JOB.name, *OPTIONS)}
     train.setdefault("out", f"out={name}")
     run = read_train([*train.values()], lambda ranks: _check_ranks(ranks, values))
     _check_nodes(run, values)
@@ -65,18 +58,9 @@ def read_job(overrides: Sequence[str]) -> Job:
     return Job(name=name, values=values, run=run, overrides=tuple(overrides))
 
 
-def _typed(value: Any) -> str:
-    """A preset's value as an override: YAML and Hydra write true alike."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _check(values: Mapping[str, Any]) -> None:
     """Each value as `sbatch` takes it."""
-    for name in ("nodes", "gpus_per_node", "cpus_per_task"):
-        if values[name] is not None:
-            require_whole(COMMAND, name, values[name])
-            if values[name] < 1:
-                refuse(COMMAND, f"{name}={values[name]}", f"{name} is positive", f"give {name} >= 1")
+    settings.check_kinds(COMMAND, [CLUSTER], values)
     for name, (pattern, way_out) in _PATTERNS.items():
         if values[name] is not None and not re.fullmatch(pattern, str(values[name])):
             refuse(COMMAND, f"{name}={values[name]}", f"sbatch takes no such {name}", way_out)

@@ -13,8 +13,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
+from course_lib.cli import settings
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole, shown
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
+from course_lib.cli.sweep_settings import AXES, SWEEP
 from course_lib.config import ModelConfig
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.sweep.explore import EXPLORER, Exploration
@@ -24,21 +26,12 @@ from course_lib.units import is_number
 
 _COMMAND = "sweep"
 GROUPS: tuple[presets.Kind, ...] = ("model", "device")
-_AXES = tuple(field.name for field in fields(Grid))
-OPTIONS: dict[str, Any] = {
-    "convention": Exploration.convention,
-    "sequence": Exploration.sequence,
-    "global_batch": None,  # None: GLOBAL_BATCH
-    "token_imbalance": Exploration.token_imbalance,
-    **{axis: getattr(Grid, axis) and list(getattr(Grid, axis)) for axis in _AXES},
-    "out": None,  # a CSV file
-}
-_KEYS = (*GROUPS, *OPTIONS)
+OPTIONS = settings.defaults(SWEEP)
+_AXES = settings.names([AXES])
 _EXPLORER_FILES = {"grok_1": "grok_1_explorer"}  # what that tool reads under the name of another model
 _GLOBAL_BATCH = {"grok_1_explorer": 2048}  # of that file; all others: Exploration's default
 
-_DEFAULTS = ["_self_", {"model": "???"}, {"device": "h100_sxm_80"}]
-ConfigStore.instance().store(name=_COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
+ConfigStore.instance().store(name=_COMMAND, node=settings.composed(SWEEP))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +57,7 @@ def read_sweep(overrides: Sequence[str]) -> SweepConfig:
 
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
-    parsed = parse_overrides(_COMMAND, "a sweep", overrides, keys=_KEYS, groups=GROUPS)
+    parsed = parse_overrides(_COMMAND, "a sweep", overrides, keys=settings.names(SWEEP), groups=GROUPS)
     chosen = {"convention": None, **{one.key_or_group: one.value() for one in parsed}}
     if "device" in chosen:
         presets.read("device", str(chosen["device"]))
@@ -92,13 +85,10 @@ def _chosen(override: Override, model: str) -> str:
 
 def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, ...]) -> SweepConfig:
     """Each value of the right kind, then in its place."""
-    for name in ("sequence", "global_batch"):
-        require_whole(_COMMAND, name, values[name])
+    settings.check_kinds(_COMMAND, SWEEP, values)
     for axis in _AXES:
-        if not isinstance(values[axis], list) and (axis, values[axis]) != ("ep", None):
+        if type(values[axis]) is int:
             values[axis] = [values[axis]]
-        for value in values[axis] or ():
-            require_whole(_COMMAND, axis, value)
     imbalance = values["token_imbalance"]
     if not is_number(imbalance):
         given, rule = f"token_imbalance={shown(imbalance)}", "token_imbalance is a number"

@@ -5,8 +5,10 @@ A file `*_rows.py` in this folder is found by its name; its `ROWS` prove what on
 
 from __future__ import annotations
 
+import argparse
 import platform
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -28,6 +30,16 @@ _LEGEND = (
     "step time: of the slowest rank, one call or the median training step, with guard and ledger on\n"
     "plan: no ranks; max deviation is of the closed form from the instruction lists, step time that of the search"
 )
+
+
+def tour_command(arguments: Sequence[str]) -> int:
+    """Run the tour on as many ranks as the arguments ask for.
+
+    Raises: ValueError for an illegal number of ranks, or a text that is not the expected one.
+    """
+    parser = argparse.ArgumentParser(prog="course tour", add_help=False)
+    parser.add_argument("--ranks", type=int, default=4)
+    return tour(parser.parse_args(arguments).ranks)
 
 
 def tour(world_size: int) -> int:

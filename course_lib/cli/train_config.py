@@ -7,23 +7,16 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli import train_sharding
-from course_lib.cli.compose import (
-    compose_values,
-    parse_overrides,
-    path_given,
-    refuse,
-    require_number,
-    require_whole,
-    require_word,
-)
+from course_lib.cli import settings, train_sharding
+from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse
+from course_lib.cli.train_settings import MODELS, PIPELINE, TRAIN
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.parallel.tensors.region import SequenceParallel
 from course_lib.ranks.places import check_world_size
@@ -33,46 +26,13 @@ from course_lib.training.learning_rate import LearningRate
 from course_lib.training.pretrained import Pretrained
 
 COMMAND = train_sharding.COMMAND
-_ENGINES = ("own", "torch")  # who makes ranks of it: the course's code, or PyTorch's
-_DTYPES = ("float32", "float64")
-MODELS = (*presets.names("tiny"), *presets.names("model"))
-_PIPELINE = ("schedule", "microbatches", "stages_per_rank")  # only with pp > 1; None: what `_pipeline` chooses
-OPTIONS: dict[str, Any] = {
-    "dp": 1,  # the degrees' product is the number of ranks
-    "pp": 1,
-    "tp": 1,
-    "engine": "own",
-    **train_sharding.OPTIONS,
-    "steps": 20,
-    "batch": 16,  # sequences in a step, over all ranks
-    "sequence": 64,
-    "optimizer": "adamw",
-    "lr": 0.003,
-    "lr_schedule": "constant",
-    "warmup_steps": 0,
-    "weight_decay": 0.0,
-    "max_norm": None,
-    "accumulation": 1,
-    "recompute": False,  # layers keep their input alone, and compute once more in backward
-    "sequence_parallel": None,  # of the ranks along tp
-    **dict.fromkeys(_PIPELINE),
-    "dtype": "float32",
-    "seed": 0,
-    "text": None,  # a file; None: the course's
-    "out": None,  # a folder
-    "checkpoint_every": "10min",  # or a number of steps; None: only at the end
-}
-KEYS = ("model", *OPTIONS)
-_WORDS = (  # one of a few each
-    *("engine", "strategy", "param_dtype", "offload", "policy"),
-    *("optimizer", "lr_schedule", "sequence_parallel", "schedule", "dtype"),
-)
+OPTIONS = settings.defaults(TRAIN)
+KEYS = settings.names(TRAIN)
+_PIPELINE = settings.names([PIPELINE])  # only with pp > 1; None: what `_pipeline` chooses
 _MOST_INSTRUCTIONS = 2**20  # about as many a schedule has of a kind
-_POSITIVE = ("steps", "batch", "sequence")
 _DEGREES = ("dp", "pp", "tp")
 
-_DEFAULTS = ["_self_", {"model": "tiny_llama"}]
-ConfigStore.instance().store(name=COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
+ConfigStore.instance().store(name=COMMAND, node=settings.composed(TRAIN))
 _FOLDER = "folder_of_ones_own"  # what Hydra composes in the place of a preset
 for _name in presets.names("tiny"):
     ConfigStore.instance().store(group="model", name=_name, node=presets.read("tiny", _name))
@@ -123,7 +83,9 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
         for override in parse_overrides(COMMAND, "a training run", overrides, keys=KEYS, groups=("model",))
     ]
     values = compose_values(COMMAND, lines, typed=overrides)
-    _check_kinds(values)
+    settings.check_kinds(COMMAND, TRAIN, values)
+    if not 0 <= values["seed"] < 2**32:
+        refuse(COMMAND, f"seed={values['seed']}", "a seed has 32 bits", "give 0 <= seed < 4294967296")
     parallel = ParallelConfig(**{name: values[name] for name in (*_DEGREES, "zero_stage")})
     check_ranks(parallel.world_size)
     _check_batch(values)
@@ -182,32 +144,6 @@ def _model(values: Mapping[str, Any]) -> tuple[ModelConfig, Path | None]:
         given = f"model={str(folder)!r} with sequence_parallel={values['sequence_parallel']}"
         refuse(COMMAND, given, "the course's own decoder cuts the sequence between its blocks", "leave it out")
     return Pretrained(folder).shape(), folder
-
-
-def _check_kinds(values: Mapping[str, Any]) -> None:
-    """Each value of the right kind."""
-    for name in (*_POSITIVE, *_DEGREES, "zero_stage", "accumulation", "warmup_steps", "seed"):
-        require_whole(COMMAND, name, values[name])
-    for name in ("microbatches", "stages_per_rank"):
-        if values[name] is not None:
-            require_whole(COMMAND, name, values[name])
-    for name in (*_POSITIVE, *_DEGREES):
-        if values[name] < 1:
-            refuse(COMMAND, f"{name}={values[name]}", f"{name} is positive", f"give {name} >= 1")
-    if not 0 <= values["seed"] < 2**32:
-        refuse(COMMAND, f"seed={values['seed']}", "a seed has 32 bits", "give 0 <= seed < 4294967296")
-    for name in ("lr", "weight_decay", "max_norm"):
-        if (name, values[name]) != ("max_norm", None):
-            require_number(COMMAND, name, values[name])
-    for name in _WORDS:
-        require_word(COMMAND, name, values[name])
-    if type(values["recompute"]) is not bool:
-        refuse(
-            COMMAND, f"recompute={values['recompute']!r}", "layers do, or they do not", "give recompute=true or false"
-        )
-    for name, choices in (("engine", _ENGINES), ("dtype", _DTYPES), ("sequence_parallel", get_args(SequenceParallel))):
-        if values[name] not in (*choices, OPTIONS[name]):
-            refuse(COMMAND, f"{name}={values[name]!r}", "not a known kind", f"choose from {', '.join(choices)}")
 
 
 def check_started(ranks: int, started: int) -> None:

@@ -16,30 +16,18 @@ from typing import Any, NoReturn
 
 import yaml
 
-from course_lib.cli import train_metrics, train_sharding
+from course_lib.cli import train_metrics
 from course_lib.cli.compose import refuse
+from course_lib.cli.settings import every
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_model import EXPORT
+from course_lib.cli.train_settings import TRAIN
 from course_lib.training import step_folders
 from course_lib.training.checkpoint import replaced
 from course_lib.training.loop import Step
 
 _CONFIG = "config.yaml"
-# A run may go on with other values of these: they do not change what is computed, but for rounding.
-_LAYOUT = (
-    "dp",
-    "pp",
-    "tp",
-    *(name for name in train_sharding.OPTIONS if name != "param_dtype"),
-    "recompute",
-    "sequence_parallel",
-    "engine",
-    "schedule",
-    "microbatches",
-    "stages_per_rank",
-    "accumulation",
-)
-_FREE = (*_LAYOUT, "checkpoint_every", "out")
+_FREE = tuple(setting.name for setting in every(TRAIN) if setting.free)
 
 
 @contextmanager

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from course_lib import comm
-from course_lib.cli import train_model, train_sharding
+from course_lib.cli import settings, train_model, train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_metrics import Metrics
+from course_lib.cli.train_settings import ACTIVATIONS, SHARDING
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.parallel.pipelines.stages import layers_of
 from course_lib.parallel.table.layout import Layout
@@ -256,14 +257,12 @@ def _line_kept_open(live: bool) -> Iterator[None]:
 
 def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     """What is trained, how, and on what."""
-    where = f"{run.parallel.in_words} on {run.ranks} ranks" if run.ranks > 1 else "one device"
-    if run.sequence_parallel is not None:
-        where += f", sequence_parallel={run.sequence_parallel}"
+    how = [f"{run.parallel.in_words} on {run.ranks} ranks" if run.ranks > 1 else "one device"]
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
-        where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"
-    where += ", recompute=true" if run.recompute else ""
-    where += f", {train_sharding.in_words(run.values)}" if run.parallel.zero_stage else ""
+        how.append(f"{run.schedule.name} with stages={stages} and microbatches={microbatches}")
+    how += [settings.said(group, run.values) for group in (ACTIVATIONS, SHARDING)]
+    where = ", ".join(filter(None, how))
     text = describe_text() if run.text is None else run.text.name
     return (
         f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from course_lib.cli.compose import refuse, require_whole
+from course_lib.cli.compose import refuse
+from course_lib.cli.settings import names
+from course_lib.cli.train_settings import SHARDING
 from course_lib.parallel.sharding.offload import CPUOffloadPolicy
 from course_lib.parallel.sharding.wrapping import (
     LARGE,
@@ -23,18 +25,8 @@ from course_lib.training.sharding import check_strategy, fully_shard, parts_of, 
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 
 COMMAND = "train"
-OPTIONS: dict[str, Any] = {
-    "zero_stage": 0,
-    "strategy": None,
-    "shards": None,
-    "param_dtype": None,  # what is gathered and computed in; pieces keep the model's own
-    "offload": None,  # where pieces lie: beside the computing, or in main memory
-    "policy": None,
-    "policy_size": None,
-}
 _OF_WEIGHTS = ("strategy", "shards", "param_dtype", "offload")  # these have a meaning where weights are shared
-_KINDS = {"param_dtype": ("bfloat16",), "offload": ("cpu",)}
-_POLICIES: dict[str, Callable[[int], Policy]] = {
+POLICIES: dict[str, Callable[[int], Policy]] = {
     "by_block": lambda size: by_block,
     "by_block_and_size": lambda size: by_block_and_size,
     "by_block_group": by_block_group,
@@ -49,10 +41,7 @@ def complete(values: dict[str, Any]) -> None:
     Raises: ValueError for what does not fit the stage, the engine or the degrees.
     """
     stage = values["zero_stage"]
-    for name in ("zero_stage", "shards", "policy_size"):
-        if values[name] is not None:
-            require_whole(COMMAND, name, values[name])
-    given = {name: values[name] for name in OPTIONS if values[name] is not None and name != "zero_stage"}
+    given = {name: values[name] for name in names([SHARDING]) if values[name] is not None and name != "zero_stage"}
     if not stage:
         for name, value in given.items():
             _refuse(
@@ -93,7 +82,7 @@ def _check_weights(values: Mapping[str, Any]) -> None:
                 f"give zero_stage=3, or leave {name} out",
             )
             _refuse(f"{name}={values[name]} with zero_stage={stage}", rule, way_out)
-    for name, kinds in _KINDS.items():
+    for name, kinds in ((one.name, one.choices) for one in SHARDING.settings if one.name in ("param_dtype", "offload")):
         if values[name] not in (None, *kinds):
             _refuse(f"{name}={values[name]!r}", "not a known kind", f"choose {' or '.join(kinds)}, or leave {name} out")
     if values["offload"] is not None and values["engine"] == "torch":
@@ -116,8 +105,8 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
 
 def _complete_policy(values: dict[str, Any]) -> None:
     policy, size = values["policy"] or "by_block", values["policy_size"]
-    if policy not in _POLICIES:
-        _refuse(f"policy={policy!r}", "not a known policy", f"choose from {', '.join(_POLICIES)}")
+    if policy not in POLICIES:
+        _refuse(f"policy={policy!r}", "not a known policy", f"choose from {', '.join(POLICIES)}")
     if size is not None and policy not in _SIZES:
         rule = f"a size is for {' and '.join(_SIZES)}"
         _refuse(f"policy_size={size} with policy={policy}", rule, "leave policy_size out, or choose one of these")
@@ -133,7 +122,7 @@ def technique(values: Mapping[str, Any]) -> Technique:
     stage, strategy, shards, name = (values[key] for key in ("zero_stage", "strategy", "shards", "policy"))
     if values["engine"] == "torch" and stage == 1:
         return torch_zero()
-    policy = _POLICIES[name](values["policy_size"])
+    policy = POLICIES[name](values["policy_size"])
     dtype = values["param_dtype"] and getattr(torch, values["param_dtype"])
     if values["engine"] == "torch":  # of whole weights it would reduce parts of gradients, but keep whole ones
         return torch_fully_shard(policy, strategy=strategy or "SHARD_GRAD_OP", shards=shards, param_dtype=dtype)
@@ -141,11 +130,6 @@ def technique(values: Mapping[str, Any]) -> Technique:
         return zero(stage, policy)
     offload = CPUOffloadPolicy() if values["offload"] else None
     return fully_shard(policy, strategy=strategy, shards=shards, param_dtype=dtype, offload_policy=offload)
-
-
-def in_words(values: Mapping[str, Any]) -> str:
-    """Only what is said, as it would be typed."""
-    return " ".join(f"{name}={values[name]}" for name in OPTIONS if values[name])
 
 
 def ranks_that_share(values: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -12,14 +12,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from course_lib.cli.compose import refuse
+from course_lib.cli.commands import VERIFY
+from course_lib.cli.compose import did_you_mean, refuse
+from course_lib.cli.settings import names
 from course_lib.training.batches import Batch
 from course_lib.verify.equality import TOLERANCES, name_of
 from course_lib.verify.trainable import Make
 
 _COMMAND = "verify"
 _EXAMPLE = "write: verify my_file:reference my_file:parallel ranks=2"
-_DTYPES = {name_of(dtype): dtype for dtype in TOLERANCES}
+DTYPES = {name_of(dtype): dtype for dtype in TOLERANCES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +43,13 @@ def read(arguments: Sequence[str], started: int | None = None) -> Comparison:
     Raises: ValueError for anything else.
     """
     named = [argument for argument in arguments if "=" not in argument]
-    values = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    unknown = values.keys() - {"ranks", "batches", "dtype", "out"}
-    if unknown:
-        one = min(unknown)
-        refuse(_COMMAND, f"{one}={values[one]}", f"there is no {one}", "take ranks, batches, dtype or out")
+    values = _values([argument for argument in arguments if "=" in argument])
     if len(named) != 2:
         rule = "two functions make the trainers: one device's, and a rank's"
         refuse(_COMMAND, f"{len(named)} functions are named", rule, _EXAMPLE)
     dtype = values.get("dtype", "float64")
-    if dtype not in _DTYPES:
-        refuse(_COMMAND, f"dtype={dtype}", "a precision needs a known tolerance", f"choose from {', '.join(_DTYPES)}")
+    if dtype not in DTYPES:
+        refuse(_COMMAND, f"dtype={dtype}", "a precision needs a known tolerance", f"choose from {', '.join(DTYPES)}")
     (here, reference), (there, parallel) = map(_function, named)
     files, batches = [here, there], getattr(here, "batches", None)
     if "batches" in values:
@@ -65,10 +63,25 @@ def read(arguments: Sequence[str], started: int | None = None) -> Comparison:
         parallel=parallel,
         batches=getattr(batches, "batch", batches),
         ranks=_ranks(values.get("ranks"), started),
-        dtype=_DTYPES[dtype],
+        dtype=DTYPES[dtype],
         out=values.get("out"),
         files=tuple(files),
     )
+
+
+def _values(given: Sequence[str]) -> dict[str, str]:
+    """What stands as name=value, each name known and given once."""
+    values: dict[str, str] = {}
+    *most, last = known = names(VERIFY)
+    for argument in given:
+        name, _, value = argument.partition("=")
+        if name not in known:
+            way_out = f"take {', '.join(most)} or {last}{did_you_mean(name, known, '=')}"
+            refuse(_COMMAND, argument, f"there is no {name}", way_out)
+        if name in values:
+            refuse(_COMMAND, f"{name}={values[name]} and {argument}", f"{name} is given twice", "give it once")
+        values[name] = value
+    return values
 
 
 def _ranks(asked: str | None, started: int | None) -> int:

@@ -1,0 +1,49 @@
+"""What `plan` can be told."""
+
+from __future__ import annotations
+
+from course_lib import presets
+from course_lib.cli.settings import NEEDED, Group, Setting
+from course_lib.planner.space import Space
+from course_lib.sim.policies import RECOMPUTE, SCHEDULES
+
+_STAGES = ("0", "1", "2", "3")
+AXES = Group(
+    "what is combined: one value, or several as [1,2]; without a degree all that divide",
+    (
+        Setting("tp", Space.tp, "wholes", "ranks that share each matrix", "05"),
+        Setting("pp", Space.pp, "wholes", "stages", "04"),
+        Setting("cp", Space.cp, "wholes", "ranks that share a sequence", "08"),
+        Setting("ep", Space.ep, "wholes", "ranks that share experts", "08"),
+        Setting("zero_stage", list(Space.zero_stage), "wholes", "what copies share", "06", _STAGES),
+        Setting("micro_batch", list(Space.micro_batch), "wholes", "sequences of one", "04"),
+        Setting("recompute", list(Space.recompute), "other", "what layers compute twice", "01", RECOMPUTE),
+        Setting("schedule", list(Space.schedule), "other", "the order of a pipeline's work", "04", SCHEDULES),
+        Setting("stages_per_rank", list(Space.stages_per_rank), "wholes", "for interleaved", "04"),
+    ),
+)
+PLAN = (
+    Group(
+        "the model, and the cluster",
+        (
+            Setting("model", NEEDED, "preset", "a preset, or a folder of Hugging Face", "01", presets.names("model")),
+            Setting("cluster", NEEDED, "preset", "cluster.n_nodes=2048 changes one", "08", presets.names("cluster")),
+        ),
+    ),
+    Group(
+        "a step",
+        (
+            Setting("batch", None, "whole", "sequences; without it as many as have 4 Mi tokens", "03"),
+            Setting("sequence", None, "whole", "tokens; without it 8192, or what the model was made for", "01"),
+        ),
+    ),
+    AXES,
+    Group(
+        "the search, and its results",
+        (
+            Setting("retime", 100, "whole", "how many of the fastest are timed again on their instructions", "08"),
+            Setting("out", None, "other", "a JSON file", "08"),
+            Setting("train", None, "other", "a folder: the winner's small likeness is trained there", "08"),
+        ),
+    ),
+)
