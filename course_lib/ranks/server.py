@@ -27,7 +27,7 @@ QUIET = {  # logs that would stand between what the ranks print
 }
 _needed = [  # by name: what most tasks import stands above this package
     "course_lib.comm.collectives",
-    "course_lib.verify",
+    "course_lib.verify.ladder",
     "course_lib.training.sharding",
     "course_lib.training.techniques",
     "course_lib.training.tensor_technique",

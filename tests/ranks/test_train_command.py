@@ -31,6 +31,7 @@ from course_lib.training.text import load_text
 from course_lib.training.torch_techniques import torch_replicate
 from course_lib.training.trainer import Trainer
 from course_lib.verify import assert_parallel_equals
+from tests.overrides import last_of
 from tools.paths import ROOT
 
 SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
@@ -47,7 +48,7 @@ def short_text(monkeypatch):
 
 
 def run(*overrides):
-    return main(["train", *overrides])
+    return main(["train", *last_of(*overrides)])
 
 
 def losses(folder):
@@ -213,8 +214,9 @@ def test_the_trainer_by_pytorch_climbs_the_ladder(ranks):
 def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, parallel, ranks):
     overrides = [*parallel, "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
     assert run(*SMALL, *overrides) == 1
-    assert capsys.readouterr().err == f"Trainer: loss nan on {ranks}{BAD_LOSS}\n"
-    assert list(tmp_path.iterdir()) == []
+    kept = f"; '{tmp_path}/run' keeps metrics.jsonl and no checkpoint: the same command begins anew"
+    assert capsys.readouterr().err == f"Trainer: loss nan on {ranks}{BAD_LOSS}{kept}\n"
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "metrics.jsonl"]
 
 
 def test_ranks_that_the_system_refuses_are_one_line(tmp_path, monkeypatch, capsys):
@@ -285,34 +287,38 @@ def first_step_of(process):
     raise AssertionError(process.stderr.read())
 
 
+KEPT = re.compile(r"interrupted; 'run' keeps step \d+: the same command goes on from there")
+
+
+def is_left_to_go_on(folder, process):
+    """It has ended with one line of ours and a checkpoint, and no process is left."""
+    _, err = process.communicate(timeout=ENDS_S)
+    assert process.returncode != 0 and len(KEPT.findall(err)) == 1
+    assert left_of(folder) == [] and (folder / "run/LATEST").exists()
+
+
 @pytest.mark.parametrize("ranks", [(), ("dp=2",)], ids=["one device", "ranks"])
-def test_an_interrupt_ends_all_processes_with_one_line(tmp_path, ranks):
-    process = started(*ALONE, "train", *SMALL, "steps=1000000", "out=run", *ranks, cwd=tmp_path)
+def test_an_interrupt_ends_all_processes_with_one_line_and_a_checkpoint(tmp_path, ranks):
+    process = started(*ALONE, "train", *last_of(*SMALL, "steps=1000000"), "out=run", *ranks, cwd=tmp_path)
     assert first_step_of(process) and left_of(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=ENDS_S)
-    assert (process.returncode, err) == (130, "interrupted\n")
-    assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
+    is_left_to_go_on(tmp_path, process)
 
 
 def test_a_run_that_is_told_to_end_takes_its_ranks_along(tmp_path):
-    process = started(*ALONE, "train", *SMALL, "steps=1000000", "out=run", "dp=2", cwd=tmp_path)
+    process = started(*ALONE, "train", *last_of(*SMALL, "steps=1000000"), "out=run", "dp=2", cwd=tmp_path)
     assert first_step_of(process)
     process.terminate()
-    _, err = process.communicate(timeout=ENDS_S)
-    assert (process.returncode, err) == (130, "interrupted\n")
-    assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
+    is_left_to_go_on(tmp_path, process)
 
 
 def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_path):
-    process = started(*TORCHRUN, "train", *SMALL, "steps=1000000", "out=run", "dp=2", cwd=tmp_path)
+    process = started(*TORCHRUN, "train", *last_of(*SMALL, "steps=1000000"), "out=run", "dp=2", cwd=tmp_path)
     assert first_step_of(process) and len(left_of(tmp_path)) >= 3
     for _ in range(3):  # torchrun passes it on, and SIGTERM after it, while the ranks are leaving
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.002)
-    _, err = process.communicate(timeout=ENDS_S)
-    assert process.returncode != 0 and err.splitlines().count("interrupted") == 1
-    assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
+    is_left_to_go_on(tmp_path, process)
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +330,9 @@ def two_ranks():
 
 @pytest.mark.parametrize("parallel", [["dp=2", "engine=torch"], ["pp=2", "microbatches=5"]])
 def test_under_torchrun_the_losses_are_those_of_one_device(two_ranks, one_device_that_reads, tmp_path, parallel):
-    with two_ranks.started(course_lib.__main__.__file__, "train", *SMALL, *parallel, "out=run", cwd=tmp_path) as run:
+    with two_ranks.started(
+        course_lib.__main__.__file__, "train", *last_of(*SMALL, *parallel), "out=run", cwd=tmp_path
+    ) as run:
         statuses = run.wait(ENDS_S)
     out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
     assert statuses == [0, 0], err
@@ -342,9 +350,10 @@ def test_under_torchrun_the_losses_are_those_of_one_device(two_ranks, one_device
     ],
 )
 def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line, status):
-    process = started(*TORCHRUN, "train", *SMALL, *overrides, "out=run", cwd=tmp_path)
+    process = started(*TORCHRUN, "train", *last_of(*SMALL, *overrides), "out=run", cwd=tmp_path)
     _, err = process.communicate()
     assert len([found for found in err.splitlines() if found.startswith(line)]) == 1
     # What follows is torchrun's report on its own behalf: one traceback of its own process, none of ours.
     assert f"(exitcode: {status})" in err and len(re.findall("^Traceback", err, re.MULTILINE)) == 1
-    assert process.returncode == 1 and list(tmp_path.iterdir()) == [] and left_of(tmp_path) == []
+    assert process.returncode == 1 and left_of(tmp_path) == []
+    assert not (tmp_path / "run/LATEST").exists()

@@ -15,6 +15,7 @@ from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.ranks import devices, run_ranks
 from course_lib.training.checkpoint import FILE
+from tests.overrides import last_of
 
 TEXT = "The quick brown fox jumps over the lazy dog, and köttur sleeps. " * 40
 SMALL = ["steps=2", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
@@ -44,7 +45,7 @@ def brought(tmp_path_factory):
 
 
 def asked(folder, out, *overrides):
-    return [f"model={folder}/llama", f"text={folder}/text.txt", *SMALL, *overrides, f"out={folder}/{out}"]
+    return [f"model={folder}/llama", f"text={folder}/text.txt", *last_of(*SMALL, *overrides), f"out={folder}/{out}"]
 
 
 def run_on_ranks(folder):
@@ -54,7 +55,7 @@ def run_on_ranks(folder):
         if dist.get_rank() == 0:
             run.out.mkdir()
         dist.barrier()
-        train_run.work(run, train_run.make_batches(run), devices.choose(dist.get_rank(), run.ranks, "cpu"), False)
+        train_run.work(run, train_run.make_batches(run), devices.choose(dist.get_rank(), run.ranks, "cpu"), False, bool)
 
 
 def test_no_rank_ever_has_the_whole_model_of_a_shape(brought):

@@ -36,7 +36,7 @@ def weights_of_a_step():
     asked = read_train(["pp=2", "batch=2", "sequence=16", "steps=1", "optimizer=sgd"])
     batches = Watched(text=bytes(range(32, 127)) * 20, batch_size=2, sequence=16)
     WEIGHTS.clear()
-    train_run.work(asked, batches, devices.choose(dist.get_rank(), 2, "cpu"), live=True)
+    train_run.work(asked, batches, devices.choose(dist.get_rank(), 2, "cpu"), live=True, asked=bool)
     return WEIGHTS
 
 

@@ -28,6 +28,7 @@ from course_lib.training.batches import Batches
 from course_lib.training.initial import drawn
 from course_lib.training.loop import tokens_of, train
 from course_lib.training.trainer import Trainer
+from tests.overrides import last_of
 
 SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 TEXT = bytes(range(32, 127)) * 20
@@ -45,7 +46,7 @@ def short_text(monkeypatch):
 
 
 def run(*overrides):
-    return main(["train", *overrides])
+    return main(["train", *last_of(*overrides)])
 
 
 def losses(folder):
@@ -188,7 +189,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (
             [*PP, "dp=3", "batch=16"],
             "train: batch=16 in 2 micro-batches on 3 pipelines; all micro-batches have equally many sequences; give "
-            "batch=18, or",
+            "batch=18",
         ),
         ([*PP, "microbatches=2.5"], "train: microbatches=2.5; microbatches is of whole numbers; write them without "),
         ([*PP, "microbatches=0"], "make_schedule: n_microbatches=0; n_microbatches is a positive whole number; give "),
@@ -284,25 +285,27 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path, monkeypa
     assert (out, err) == ("", line)
 
 
-def test_a_loss_that_is_not_finite_fails_the_run_and_leaves_nothing(tmp_path, capsys):
+def test_a_loss_that_is_not_finite_fails_the_run_and_leaves_its_metrics(tmp_path, capsys):
     assert run(*SMALL, "dtype=float32", "lr=1e38", f"out={tmp_path}/run") == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[-1].startswith("step 1/3")
     line = err.splitlines()[-1]
     assert line.startswith("Trainer: loss nan on rank 0; one such loss would spoil the weights of all ranks; look at ")
-    assert list(tmp_path.iterdir()) == []
+    assert line.endswith(f"; '{tmp_path}/run' keeps metrics.jsonl and no checkpoint: the same command begins anew")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "metrics.jsonl"]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("out of\nmemory")])
-def test_a_run_that_breaks_off_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, error):
+def test_a_run_that_breaks_off_is_one_line_and_leaves_its_metrics(tmp_path, monkeypatch, capsys, error):
     def broken(*_):
         raise error
 
     monkeypatch.setattr("course_lib.training.checkpoint.write", broken)
     assert run(*SMALL, f"out={tmp_path}/run") == 1
     text = " ".join(str(error).split())
-    assert capsys.readouterr().err == f"train: {type(error).__name__}: {text}\n"
-    assert list(tmp_path.iterdir()) == []
+    kept = f"'{tmp_path}/run' keeps metrics.jsonl and no checkpoint: the same command begins anew"
+    assert capsys.readouterr().err == f"train: {type(error).__name__}: {text}; {kept}\n"
+    assert len(losses(tmp_path / "run")) == 3
 
 
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, capsys):

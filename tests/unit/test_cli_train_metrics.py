@@ -18,6 +18,7 @@ from course_lib.hardware import load_device
 from course_lib.ranks.devices import Choice
 from course_lib.training.learning_rate import LearningRate
 from course_lib.training.loop import Step
+from tests.overrides import last_of
 
 SMALL = ["steps=4", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 STEP = Step(number=2, loss=5.5, tokens=64, seconds=0.5, learning_rate=0.1, norm=1.25, memory_bytes=2**30)
@@ -51,7 +52,7 @@ def test_the_rate_of_a_step_is_the_one_that_it_used(tmp_path, capsys):
     assert main(["train", *SMALL, *rate, f"out={tmp_path}/run"]) == 0
     expected = LearningRate(peak=0.1, steps=4, warmup_steps=2, schedule="cosine")
     assert [row["learning_rate"] for row in rows(tmp_path / "run")] == [expected.of(n) for n in (1, 2, 3, 4)]
-    assert main(["train", *SMALL, "steps=1", f"out={tmp_path}/one"]) == 0
+    assert main(["train", *last_of(*SMALL, "steps=1"), f"out={tmp_path}/one"]) == 0
     (one,) = rows(tmp_path / "one")  # the same loss, for it is taken before the update
     assert one["loss"] == rows(tmp_path / "run")[0]["loss"]
 

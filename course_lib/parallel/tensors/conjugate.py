@@ -70,6 +70,10 @@ class Operators:
         """
         return _conjugate(x, forward=_same, backward=self.summed)
 
+    def copy_to_map(self, x: Tensor) -> Tensor:
+        """The same for what one map alone reads: the gradient that it makes is nobody else's, and added up in place."""
+        return _conjugate(x, forward=_same, backward=lambda gradient: self.summed_(gradient.contiguous()))
+
     def reduce_from_region(self, x: Tensor) -> Tensor:
         """Add up the terms that the ranks made. Shapes: (...) -> (...). Megatron's g."""
         return _conjugate(x, forward=self.summed, backward=_same)

@@ -28,13 +28,13 @@ class Region:
     length: int = 0
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the region works on: the same x, whose gradient each rank has a term of.
+        """What a map of the region reads: the same x, whose gradient each rank has a term of.
 
         Shapes: (B, S, H), or (B, S/tp, H), -> (B, S, H).
         Raises: ValueError under sequence parallelism for what has no sequence.
         """
         if not self.sequence_parallel:
-            return self.operators.copy_to_region(x)
+            return self.operators.copy_to_map(x)
         self.check_sequence(x)
         return self.operators.gather_sequence(x, SEQUENCE, length=self.length)
 
