@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tools import changed, setup_env, steps, wheels
+from tools import setup_env, steps, wheels
+from tools.imports import reached
 from tools.paths import CACHE, ROOT, python_of, quiet_kernels
 from tools.pip import SetupError, run_pip
 from tools.wheels import PYTHONS, SYSTEMS, Target
@@ -124,7 +125,7 @@ def without_torch() -> list[str]:
     """The unit tests of what stands below torch: all of the library that they load has no file which imports it."""
     tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/unit").glob("test_*.py"))]
     seen = [test for test in tests if "sys.path" not in (ROOT / test).read_text()]  # who changes it may load anything
-    return [test for test in seen if _stands_below_torch(changed.reached(ROOT, test))]
+    return [test for test in seen if _stands_below_torch(reached(ROOT, test))]
 
 
 def _stands_below_torch(files: set[str]) -> bool:

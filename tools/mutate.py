@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.changed import affected_tests, imports_of
 from tools.grading.isolation import WARDEN
+from tools.imports import imports_of, reached
 from tools.paths import CACHE, DEVELOPER, LEARNER, ROOT
 
 PACKAGES = ("comm", "parallel", "training", "ranks", "verify", "checks")
@@ -192,7 +192,8 @@ def verdict_of(copy: Path, words: list[str], limit_s: float) -> str:
 
 def ordered(copy: Path, file: str) -> tuple[list[str], list[str]]:
     """What pytest is told about a file, and the tests that reach it: the nearest first."""
-    tests = [test for test in affected_tests([file], copy) if test.startswith(TESTS)]
+    files = [str(path.relative_to(copy)) for path in sorted((copy / "tests").rglob("test_*.py"))]
+    tests = [test for test in files if test.startswith(TESTS) and file in reached(copy, test)]
     module = re.search(r"checks/module_(\d\d)/", file)  # the exercises of one module are judged by their own tests
     words = [f"--module={module[1]},shared"] if module else []
     return words, sorted(tests, key=lambda test: nearness(copy, test, file))

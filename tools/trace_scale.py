@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from course_lib.config import load_model
-from course_lib.gauges.fake_scale import Case, trace
+from course_lib.gauges.fake_scale import FsdpCase, trace
 from course_lib.units import GiB
 from tools.paths import ROOT
 
@@ -30,7 +30,7 @@ def rows() -> Iterator[dict[str, Any]]:
     for model in MODELS:
         for dp, tp in MESHES:
             for checkpointing in (False, True):
-                case = Case(config=load_model(model), dp=dp, tp=tp, checkpointing=checkpointing)
+                case = FsdpCase(config=load_model(model), dp=dp, tp=tp, checkpointing=checkpointing)
                 begin = time.monotonic()
                 (found,) = trace([case])
                 given = {"dp": dp, "tp": tp, "sequence": case.sequence, "checkpointing": checkpointing}

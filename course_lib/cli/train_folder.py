@@ -52,25 +52,35 @@ def taken(run: TrainRun) -> Iterator[None]:
             _write(run.out / _CONFIG, run.as_yaml())
             yield
         finally:
-            if not _has_begun(run.out):
+            if not _has_checkpoint(run.out):
                 _clear(run.out)
     finally:
         os.close(descriptor)  # and with it the lock
 
 
-def _has_begun(folder: Path) -> bool:
-    """Whether a step was made, or a checkpoint is there, even one that cannot be read."""
+def _has_checkpoint(folder: Path) -> bool:
+    """Whether a checkpoint is there, even one that cannot be read."""
+    return os.path.lexists(folder / step_folders.POINTER) or bool(step_folders.whole_folders(folder))
+
+
+def _has_steps(folder: Path) -> bool:
     metrics = folder / train_metrics.FILE
-    has_steps = metrics.is_file() and metrics.stat().st_size > 0
-    return has_steps or os.path.lexists(folder / step_folders.POINTER) or bool(step_folders.whole_folders(folder))
+    return metrics.is_file() and metrics.stat().st_size > 0
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run without a step has written; the folder too, unless somebody else put something there."""
+    """Remove what a run without a checkpoint has half written; without a step, all of it.
+
+    The folder goes too, unless somebody else put something there.
+    """
     step_folders.remove_unfinished(folder)
     for name in (EXPORT, f"{EXPORT}.unfinished"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for path in (folder / _CONFIG, folder / train_metrics.FILE, *folder.glob("*.unfinished")):
+    for path in folder.glob("*.unfinished"):
+        path.unlink(missing_ok=True)
+    if _has_steps(folder):
+        return
+    for path in (folder / _CONFIG, folder / train_metrics.FILE):
         path.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
@@ -144,8 +154,8 @@ def kept(run: TrainRun) -> str:
     except ValueError:  # which the line has said
         return ""
     if found is None:
-        steps = _has_begun(run.out)
-        return f"; {out} keeps {train_metrics.FILE} and no checkpoint: the same command begins anew" if steps else ""
+        words = f"; {out} keeps {train_metrics.FILE} and no checkpoint: the same command begins anew"
+        return words if _has_steps(run.out) else ""
     if not step_folders.damage(found):
         return f"; {out} keeps step {step_folders.step_of(found)}: the same command goes on from there"
     other = step_folders.undamaged(run.out, but=found)

@@ -494,10 +494,6 @@ disagreement
 # > **To keep.** Short tensors and many ranks ask for few steps, long tensors for all wires at once.
 
 # %% [markdown]
-# ## The file behind this lesson
-#
-# [`course_lib/comm/ring.py`](../course_lib/comm/ring.py), about 60 lines, is what runs whenever this course adds up. You know both of its loops. To your own fifteen lines it adds three things. All receives begin before the first send, so that a message that arrives finds its place ready. A step ends only when the rank's own message has left. And what is done with two chunks, a sum or a maximum, is handed in as `combine`.
-#
 # ## Back to the thousand ranks
 #
 # One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 32 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the ring and 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the hierarchy, on nodes like Kempner's. And all 32 layers in one tensor? The hierarchy takes 193 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, and the ring through all cards now wins with 167 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->: its latencies are paid only once, for 32 times the bytes.
@@ -528,6 +524,10 @@ score()
 # # Going deeper
 #
 # Each part below stands alone, and you can skip all of them.
+#
+# ## The file behind this lesson
+#
+# [`course_lib/comm/ring.py`](../course_lib/comm/ring.py), about 60 lines, is what runs whenever this course adds up. You know both of its loops. To your own lines it adds receives that begin before the first send, so that a message finds its place ready.
 #
 # ## What NCCL really does
 #

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import kept_torchrun
@@ -297,27 +296,18 @@ def is_left_to_go_on(folder, process):
     assert left_of(folder) == [] and (folder / "run/LATEST").exists()
 
 
-@pytest.mark.parametrize("ranks", [(), ("dp=2",)], ids=["one device", "ranks"])
-def test_an_interrupt_ends_all_processes_with_one_line_and_a_checkpoint(tmp_path, ranks):
+@pytest.mark.parametrize(("number", "ranks"), [(2, ()), (2, ("dp=2",)), (15, ("dp=2",))])  # SIGINT, SIGTERM
+def test_a_signal_ends_all_processes_with_one_line_and_a_checkpoint(tmp_path, number, ranks):
     process = started(*ALONE, "train", *last_of(*SMALL, "steps=1000000"), "out=run", *ranks, cwd=tmp_path)
     assert first_step_of(process) and left_of(tmp_path)
-    os.killpg(process.pid, signal.SIGINT)
-    is_left_to_go_on(tmp_path, process)
-
-
-def test_a_run_that_is_told_to_end_takes_its_ranks_along(tmp_path):
-    process = started(*ALONE, "train", *last_of(*SMALL, "steps=1000000"), "out=run", "dp=2", cwd=tmp_path)
-    assert first_step_of(process)
-    process.terminate()
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     is_left_to_go_on(tmp_path, process)
 
 
 def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_path):
     process = started(*TORCHRUN, "train", *last_of(*SMALL, "steps=1000000"), "out=run", "dp=2", cwd=tmp_path)
     assert first_step_of(process) and len(left_of(tmp_path)) >= 3
-    for _ in range(3):  # torchrun passes it on, and SIGTERM after it, while the ranks are leaving
-        os.killpg(process.pid, signal.SIGINT)
-        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)  # torchrun passes it on, and SIGTERM after it
     is_left_to_go_on(tmp_path, process)
 
 

@@ -16,7 +16,7 @@ from course_lib.costs.model.parameters import layer_parameters
 from course_lib.costs.model.step_memory import peak
 from course_lib.costs.model.two_axes import TwoAxes, two_axes_moments
 from course_lib.costs.model.units import decoder_units
-from course_lib.gauges.fake_scale import Calls, Case, Held, recorded, trace
+from course_lib.gauges.fake_scale import Calls, FsdpCase, Held, recorded, trace
 from tools.trace_scale import MESHES, MODELS
 
 EXACT = ("start", "loss", "gradients")
@@ -33,7 +33,7 @@ SMALL = [
 
 
 def cases():
-    return [Case(config=replace(load_model(name), n_layers=layers), **mesh) for name, layers, mesh in SMALL]
+    return [FsdpCase(config=replace(load_model(name), n_layers=layers), **mesh) for name, layers, mesh in SMALL]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from course_lib.cli.slurm_config import read_job
 from course_lib.costs.sweep.advice import memory_of
 from course_lib.parallel.sharding import flat_row
 from course_lib.parallel.table import local
-from course_lib.training.trainer import Trainer
 from course_lib.units import GiB, KiB
 
 NOWHERE = torch.device("meta")
@@ -39,7 +38,7 @@ def started(rank):
         patch.object(flat_row, "device_of", lambda _: NOWHERE),
         patch.object(local, "device_of", lambda _: NOWHERE),
         patch.object(local.Local, "give_memory"),
-        patch.object(Trainer, "_begin"),
+        patch("course_lib.training.trainer.check_filled"),
     ):
         trainer = train_run.make_trainer(run, torch.device("cpu"), print)
     assert (trainer.local.at["dp"], trainer.local.at["tp"]) == divmod(rank, run.parallel.tp)
