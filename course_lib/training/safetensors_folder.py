@@ -127,12 +127,17 @@ def _read(source: Weights, trainer: Trainer, link: Link, name: str, numbers: Ten
     shape = layout.places[name].shape
     for box, part in layout.in_boxes(name, numbers, trainer.local.at):
         read = theirs[_slices(link.box_in_theirs(name, shape, *box))]
-        if read.is_floating_point() and not read.isfinite().all():
+        if not _is_finite(read):
             file = source.folder / source.file_of[link.theirs]
             rule = "a model that has them learns nothing, and its first loss is no number either"
             way_out = "take an earlier checkpoint of that training, or copy the file anew"
             raise FolderProblem(f"{link.theirs} in {file} has infinities or NaN", rule, way_out)
         part.copy_(link.as_ours(read))
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Without a copy of it: the smallest and the largest number are NaN if any is."""
+    return not x.numel() or not x.is_floating_point() or all(end.isfinite() for end in x.aminmax())
 
 
 def _slices(box: tuple[Sequence[int], Sequence[int]]) -> Any:
