@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_STDERR = 2
 _ASKED = "\nstops after this step and writes a checkpoint"
 _ONCE_MORE = "; once more, and it stops at once"
 
@@ -45,7 +45,7 @@ class Interrupt:
         def ask_aloud() -> None:
             ask()
             if speaks:  # print is not for a handler, which may have interrupted another print
-                os.write(sys.stderr.fileno(), f"{_ASKED}{_ONCE_MORE * again}\n".encode())
+                os.write(_STDERR, f"{_ASKED}{_ONCE_MORE * again}\n".encode())
 
         self._ask, self._again = ask_aloud, again
         try:

@@ -53,7 +53,8 @@ def _train_here(overrides: Sequence[str], interrupt: Interrupt) -> int:
                 raise KeyboardInterrupt
             print(train_folder.finish(run, steps))
         except (ValueError, OSError, RuntimeError) as error:
-            print(f"{train_run.failure_line(error)}{train_folder.kept(run)}", file=sys.stderr)
+            kept = train_folder.kept(run, can_resume=not train_run.could_not_resume(error))
+            print(f"{train_run.failure_line(error)}{kept}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             raise KeyboardInterrupt(train_folder.kept(run)) from None

@@ -144,8 +144,11 @@ def going_on(run: TrainRun) -> str:
     return f"\ngoes on after step {done} of {run.steps}, from {run.out}" if done else ""
 
 
-def kept(run: TrainRun) -> str:
-    """Of a run that broke off: say what is left of it, in the words that end its error line."""
+def kept(run: TrainRun, *, can_resume: bool = True) -> str:
+    """Of a run that broke off: say what is left of it, in the words that end its error line.
+
+    Where the last checkpoint itself stopped the run, no command goes on from it, however whole its files are.
+    """
     if run.out is None:
         return ""
     out = repr(str(run.out))
@@ -156,7 +159,7 @@ def kept(run: TrainRun) -> str:
     if found is None:
         words = f"; {out} keeps {train_metrics.FILE} and no checkpoint: the same command begins anew"
         return words if _has_steps(run.out) else ""
-    if not step_folders.damage(found):
+    if can_resume and not step_folders.damage(found):
         return f"; {out} keeps step {step_folders.step_of(found)}: the same command goes on from there"
     other = step_folders.undamaged(run.out, but=found)
     if other is None:

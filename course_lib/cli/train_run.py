@@ -22,6 +22,7 @@ from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_metrics import Metrics
 from course_lib.cli.train_settings import ACTIVATIONS, SHARDING
 from course_lib.costs.model.parameters import model_parameters
+from course_lib.errors import four_parts
 from course_lib.parallel.pipelines.stages import layers_of
 from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.mesh import make_mesh
@@ -237,7 +238,8 @@ def _steps_of(record: Any, run: TrainRun) -> list[Step]:
     try:
         return [Step(**step) for step in record]
     except TypeError as error:
-        refuse(COMMAND, f"a checkpoint in {str(run.out)!r}", f"its steps are none ({error})", "take another one")
+        values, rule = f"a checkpoint in {str(run.out)!r}", f"its steps are none ({error})"
+        raise series.CannotResume(four_parts(COMMAND, values, rule, "take another one, or train anew")) from None
 
 
 def is_shown(number: int, steps: int) -> bool:
@@ -272,9 +274,20 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
 
 def failure_line(error: Exception) -> str:
     """One line: our own four-part errors as they are, others under their name; a rank's as if it were ours."""
-    kind, text = type(error).__name__, str(error)
-    if isinstance(error, RankError):
-        text = error.reason
-        if error.failure is not None:
-            kind, text = error.failure.type, error.failure.text
-    return text if kind == "ValueError" else f"{COMMAND}: {kind}: {' '.join(text.split())}"
+    kind, text = _kind_and_text(error)
+    if kind in ("ValueError", series.CannotResume.__name__):
+        return text
+    return f"{COMMAND}: {kind}: {' '.join(text.split())}"
+
+
+def could_not_resume(error: Exception) -> bool:
+    """Whether it was the last checkpoint that stopped the run, here or on a rank."""
+    return _kind_and_text(error)[0] == series.CannotResume.__name__
+
+
+def _kind_and_text(error: Exception) -> tuple[str, str]:
+    if not isinstance(error, RankError):
+        return type(error).__name__, str(error)
+    if error.failure is None:
+        return type(error).__name__, error.reason
+    return error.failure.type, error.failure.text

@@ -71,7 +71,8 @@ def _attempt(overrides: Sequence[str], choice: Choice, interrupt: Interrupt) -> 
         except (ValueError, OSError, RuntimeError) as error:
             if interrupt.heard:  # another rank's end was noticed first, or Python dropped the exception
                 raise KeyboardInterrupt(train_folder.kept(run)) from None
-            return 1, f"{train_run.failure_line(error)}{train_folder.kept(run)}"
+            kept = train_folder.kept(run, can_resume=not train_run.could_not_resume(error))
+            return 1, f"{train_run.failure_line(error)}{kept}"
         except KeyboardInterrupt:
             raise KeyboardInterrupt(train_folder.kept(run)) from None
     return 0, ""

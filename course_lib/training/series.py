@@ -108,34 +108,47 @@ def _write(content: dict[str, Any], path: Path, mark: Callable[[Path], None]) ->
         raise
 
 
+class CannotResume(ValueError):
+    """The last checkpoint is not what the run can go on from: whatever is said next may not promise that it will."""
+
+
 def resume(trainer: Trainer, folder: Path) -> Any:
     """Take the state of the last checkpoint, if there is one; return its record, else None.
 
     The random states are taken where as many ranks wrote them: another layout draws other numbers anyway.
-    Raises: ValueError if it is truncated, altered, another model's, or of something that is no run.
+    Raises: CannotResume if it is truncated, altered, another model's, or of something that is no run.
     """
     found = step_folders.latest(folder)
     if found is None:
         return None
-    if (found / checkpoint.FILE).is_file():
-        saved = checkpoint.read(found)
-        run = saved.get("run")
-        try:
-            trainer.restore(saved)
-        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            _refuse(found, f"its optimizer is not the trainer's ({type(error).__name__}: {error})")
-    else:
-        from course_lib.training.sharded_checkpoint import load_pieces  # its import takes a second
-
-        run = load_pieces(trainer, found)
+    try:
+        run = _restored(trainer, found)
+    except CannotResume:
+        raise
+    except ValueError as error:
+        raise CannotResume(str(error)) from None
     if not isinstance(run, dict) or not {"random", "record"} <= run.keys():
         _refuse(found, "it says nothing of a run's steps")
     _take_random_state(run["random"], trainer.local.everyone, found)
     return run["record"]
 
 
+def _restored(trainer: Trainer, found: Path) -> Any:
+    """Take the trainer's state, and return what the checkpoint says of its run."""
+    if not (found / checkpoint.FILE).is_file():
+        from course_lib.training.sharded_checkpoint import load_pieces  # its import takes a second
+
+        return load_pieces(trainer, found)
+    saved = checkpoint.read(found)
+    try:
+        trainer.restore(saved)
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        _refuse(found, f"its optimizer is not the trainer's ({type(error).__name__}: {error})")
+    return saved.get("run")
+
+
 def _refuse(found: Path, rule: str) -> NoReturn:
-    raise ValueError(four_parts("train", str(found), rule, "take another checkpoint, or train anew"))
+    raise CannotResume(four_parts("train", str(found), rule, "take another checkpoint, or train anew"))
 
 
 def _take_random_state(states: Any, everyone: ProcessGroup | None, found: Path) -> None:

@@ -147,6 +147,9 @@ def test_a_checkpoint_of_something_else_is_one_line(folder, capsys, harm, said):
     assert on(folder) == 1
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+    assert error.endswith(f"keeps step-2: write step-2 into {folder}/LATEST, and {GO_ON}\n")
+    (folder / "LATEST").write_text("step-2")
+    assert on(folder) == 0
 
 
 def test_of_a_damaged_checkpoint_it_is_said_what_remains(folder, tmp_path, monkeypatch, capsys):
@@ -200,6 +203,7 @@ def test_a_table_that_asks_for_more_is_not_run(pieces, tmp_path, capsys):
     assert run(*asked) == 1
     error = capsys.readouterr().err
     assert "it asks for posix.system, which no table of a checkpoint needs" in error and error.count("\n") == 1
+    assert error.endswith(f"keeps step-2: write step-2 into {folder}/LATEST, and {GO_ON}\n")  # not from step 3
     assert not (tmp_path / "ran").exists()
 
 
