@@ -13,7 +13,7 @@ from course_lib import presets
 from course_lib.cli import settings
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
-from course_lib.cli.plan_settings import AXES, PLAN
+from course_lib.cli.plan_settings import AXES, PLAN, SEQUENCE, TOKENS
 from course_lib.config import ModelConfig
 from course_lib.hardware import parse_cluster
 from course_lib.planner.space import Job, Space
@@ -21,7 +21,6 @@ from course_lib.planner.space import Job, Space
 COMMAND = "plan"
 _GROUPS: tuple[presets.Kind, ...] = ("model", "cluster")
 OPTIONS = settings.defaults(PLAN)
-_TOKENS, _SEQUENCE = 2**22, 8192
 ConfigStore.instance().store(name=COMMAND, node=settings.composed(PLAN))
 
 
@@ -61,10 +60,10 @@ def read_plan(overrides: Sequence[str]) -> PlanConfig:
 def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
     """Each value of the right kind, then in its place."""
     if values["sequence"] is None:
-        values["sequence"] = min(_SEQUENCE, model.max_sequence or _SEQUENCE)
+        values["sequence"] = min(SEQUENCE, model.max_sequence or SEQUENCE)
     require_whole(COMMAND, "sequence", values["sequence"])
     if values["batch"] is None:
-        values["batch"] = max(1, _TOKENS // max(1, values["sequence"]))
+        values["batch"] = max(1, TOKENS // max(1, values["sequence"]))
     settings.check_kinds(COMMAND, PLAN, values)
     cluster = parse_cluster(values["cluster"])
     if values["retime"] < 0:

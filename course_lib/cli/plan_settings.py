@@ -7,6 +7,7 @@ from course_lib.cli.settings import NEEDED, Group, Setting
 from course_lib.planner.space import Space
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES
 
+TOKENS, SEQUENCE = 2**22, 8192  # of a step, and of a sequence, where nothing says them
 _STAGES = ("0", "1", "2", "3")
 AXES = Group(
     "what is combined: one value, or several as [1,2]; without a degree all that divide",
@@ -33,8 +34,8 @@ PLAN = (
     Group(
         "a step",
         (
-            Setting("batch", None, "whole", "sequences; without it as many as have 4 Mi tokens", "03"),
-            Setting("sequence", None, "whole", "tokens; without it 8192, or what the model was made for", "01"),
+            Setting("batch", None, "whole", f"sequences; without it as many as have {TOKENS:,} tokens", "03"),
+            Setting("sequence", None, "whole", f"tokens; without it {SEQUENCE}, or what the model was made for", "01"),
         ),
     ),
     AXES,
