@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.build_exercises import EXERCISES, write
+from tools.build_exercises import EXERCISES
 from tools.exercise_text import learner_copy, solution_copy
 from tools.grading import isolation
 from tools.grading.assignment import make_assignment
@@ -20,6 +20,7 @@ from tools.grading.marking import Marked, Marker
 from tools.grading.names import file_name
 from tools.grading.submissions import Submission, find_submissions
 from tools.grading.table import Grade, GradingError, Table, exercises_of, read_roster, unknown
+from tools.outputs import store
 from tools.paths import ROOT, quiet_kernels
 
 OUT = ROOT / "build"
@@ -70,7 +71,7 @@ def release(arguments: argparse.Namespace) -> None:
     """Write the learners' copies as nbgrader makes them, for all modules."""
     for module, master in masters().items():
         target = arguments.out / "release" / f"{module}.ipynb"
-        write(make_assignment(master, arguments.seed).release, target)
+        store(make_assignment(master, arguments.seed).release, target)
         print(f"{target} (GRADE_SEED {arguments.seed})")
 
 
@@ -158,8 +159,8 @@ def grade_all(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="course-") as name:
         folder = Path(name)
         for module, master in masters().items():
-            write(solution_copy(master), folder / "solved" / f"{module}.ipynb")
-            write(learner_copy(master), folder / "untouched" / f"{module}.ipynb")
+            store(solution_copy(master), folder / "solved" / f"{module}.ipynb")
+            store(learner_copy(master), folder / "untouched" / f"{module}.ipynb")
         found, _ = find_submissions(folder, list(masters()))
         for marked in mark_all(arguments, found, folder):
             wanted = marked.grade.of if marked.grade.student == "solved" else 0
