@@ -182,7 +182,7 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# Rank 0 had just that after the first matrix of the **first** attempt. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
+# After the first matrix of the **first** attempt rank 0 had two finished hidden numbers, and with these it can go on alone. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
 #
 # With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
@@ -631,6 +631,8 @@ if rank == 0:
 # %% [markdown]
 # `Shard(dim=0)` has some rows and `Shard(dim=1)` some columns; $b_2$ is on both ranks, `Replicate()`. The gradient of $x$ is the sum that our $f$ makes.
 #
+# > **To keep.** In PyTorch you write only the plan; what has to be sent follows from it.
+#
 # [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
@@ -647,7 +649,7 @@ if rank == 0:
 # | --- | --- | --- |
 # | one layer does not fit, or one sequence takes too long | tensor parallelism | inside the NVLink domain |
 # | the layers fit, the model does not | a pipeline | between domains: a cut carries little |
-# | all fits, there is too much text | data parallelism | between domains: it hides behind backward |
+# | all fits, there are too many tokens | data parallelism | between domains: it hides behind backward |
 #
 # How many ranks? At most a domain's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #

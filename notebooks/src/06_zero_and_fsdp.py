@@ -453,6 +453,8 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 #
+# > **To keep.** A peak is a moment: sharing out lowers it only by what is alive then.
+#
 # </details>
 
 # %% [markdown]
@@ -553,7 +555,7 @@ predict(
 #
 # Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides most of the wrong factor away, so the curve hides it.
 #
-# > **To keep.** Ask of each part of a step what it reads; what went wrong first has read something that nobody renewed.
+# > **To keep.** Ask of each part of a step what it reads, and what of that was new when the run went wrong.
 #
 # </details>
 
@@ -585,7 +587,7 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its
 #
 # ## When to use it
 #
-# | what hurts | take | communication volume of $m$ micro-batches |
+# | what hurts | take | communication volume of $m$ micro-batches, in gathers of the whole model |
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2 |
 # | gradients too | ZeRO-2 | $m + 1$ |
@@ -638,7 +640,7 @@ score()
 #
 # $$\frac{p-1}{p}\,\Psi\text{ numbers}$$
 #
-# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many times that does FSDP send in a micro-batch, to two decimals?
+# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many times as much does FSDP send in a micro-batch, to two decimals?
 
 
 # %%

@@ -216,7 +216,7 @@ for way, (cluster, *degrees) in ways.items():
 #
 # Compare A and B. They send the same bytes, but in B two rings leave each node and share its cards. That makes the messages about 12<!-- =(10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=2) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) / (10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) --> times as dear, and that is why our mesh is `("dp", "tp")`. In C one ring has both cards, but each GPU has less to compute meanwhile. So `tp` stays within its domain.
 #
-# D is the surprise: even inside a node messages cost more than a second forward, because computing is eight times as fast and the wire is not. The H800 is an H100 with less than half of its NVLink. With all 450 GB/s<!-- =wires(load_cluster("dgx_h100")).inside_bytes_per_s / GB --> of the H100 D is at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->, and messages win. DeepSeek trained its V3 on H800s, and did without tensor parallelism.
+# D is the surprise: even inside the domain messages cost more than a second forward, because computing is eight times as fast and the wire is not. The H800 is an H100 with less than half of its NVLink. With all 450 GB/s<!-- =wires(load_cluster("dgx_h100")).inside_bytes_per_s / GB --> of the H100 D is at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->, and messages win. DeepSeek trained its V3 on H800s, and did without tensor parallelism.
 #
 # > **To keep.** Whether messages or recomputation are cheaper depends on how much a machine computes while it sends a byte.
 #
@@ -576,22 +576,8 @@ bars = {
 }
 answer = bars["the sequence cut, too"].total / 2**30
 predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
-viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# By this formula it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
-#
-# The price is small: on these nodes the messages make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, and recomputation adds a third. Only two sequences are read at a time instead of eight, but four GPUs share each and read it about four times as fast. So the **throughput**, in tokens per second, hardly changes.
-#
-# </details>
-#
-# ### Does it really fit?
-#
-# A few GiB are left in the lowest bar. Would you rent the nodes? Ask somebody more careful first. The course's planner, `plan`, is the program of lesson 08. The next cell asks it about exactly this layout.
-
-# %%
+# The same layout as `plan` sees it, the program of lesson 08.
 job = planner.Job(model=LLAMA, cluster=PUHTI, batch=16, sequence=8192)
 only = planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), recompute=("none",))
 tight = planner.search(job, only).nearest.policies  # the layout that comes nearest to fitting
@@ -603,14 +589,24 @@ for part in sim.CATEGORIES:
 print(
     f"together    {answer:11.2f}{float(careful.total[0]) / GiB:9.2f}   of {V100.memory_bytes() / GiB:.2f}"
 )
+viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# It does not fit. Go down the rows and see what `plan` assumes. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes in float32. *Gathered* holds two layers, because prefetch brings the next. *Other* is what no formula of a model has: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because it assumes a fused kernel in feed-forward.
+# <details><summary>After your guess: why</summary>
 #
-# Which column is right? Both, for different trainers. Our bar, and `doctor` with it, counts the model's own numbers in the smallest format; a real run needs more. By `plan` even recomputation with FSDP alone is too much. But take both cures and recompute every second layer: then it says 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, and that fits.
+# By this formula it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
+#
+# The price is small: on these nodes the messages make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, and recomputation adds a third. Only two sequences are read at a time instead of eight, but four GPUs share each and read it about four times as fast. So the **throughput**, in tokens per second, hardly changes.
+#
+# So much for the bar. Does it really fit? Before you rent the nodes, ask somebody more careful: `plan`, the program of lesson 08. The table above the bars has its answer for exactly this layout.
+#
+# By `plan` it does not fit. Go down the rows and see what it assumes. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes in float32. *Gathered* holds two layers, because prefetch brings the next. *Other* is what no formula of a model has: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because it assumes a fused kernel in feed-forward.
+#
+# Which column is right? Both, for different trainers. Our bar counts only the model's own numbers, 16 bytes<!-- =16 --> a parameter and the activations, and `doctor` counts the same way. A real run needs more. By `plan` even recomputation with FSDP alone is too much. But take both cures and recompute every second layer: then it says 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, and that fits.
 #
 # > **To keep.** A formula for memory is as good as its list of assumptions, so ask for the list: gradients, logits, and what lies beside the model.
-
+#
+# </details>
 
 # %% [markdown]
 # ## When to use it

@@ -222,7 +222,7 @@ viz.plot_calibration()
 #
 # The upright stroke is the error of a fit that *has* seen other runs of the same source. Compare each stroke with its diamond. Apart from the lowest line they lie close together, so the constants were not learnt by heart.
 #
-# InternEvo sticks out, because nearly all its runs took longer than predicted, and by about the same share. No constant that is fitted to others can know that.
+# InternEvo sticks out, because nearly all its runs took longer than predicted, and by about the same share. No constant that is fitted to others can know that. If your cluster is like that, measure three steps of your own; *Going deeper* shows what they are worth.
 #
 # But to choose between two layouts we need not know their times. We need to know which is faster, and a slow cluster slows both. *Going deeper* tries that on pairs of measured layouts. If the formula sees less than two percent between them, it is no better than a coin. If it sees more, it is right about nine times in ten.
 #
@@ -266,7 +266,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 #
 # A *stage* is a piece of the model, and with `interleaved x 4` each of the `pp` ranks has four. With `recompute=half` half of the layers are recomputed.
 #
-# **Predict.** How large is the winner's `pp`? If it is small, many layers must fit on each GPU. If it is large, the pipeline is long, and its ranks idle.
+# **Predict.** How large is the winner's `pp`? If it is small, many layers must fit on each GPU. If it is large, the pipeline is long, and so is its bubble.
 
 # %%
 whole = search(JOB, Space(cp=(1,)))
@@ -446,6 +446,8 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 # Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. Cut sequences make it 72, if the formula is right.
 #
 # How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order. And both recompute half of their layers, so what the formula gets wrong there it gets wrong for both.
+#
+# > **To keep.** Before you rent, ask how wrong the formula would have to be to change your answer.
 #
 # Meta's own hours make 78 days. At their 41 %<!-- =41 -->, not our 37, the 87 would be 79. But the hours hold other phases, and we took Meta's goodput, so this is no proof.
 #
