@@ -80,10 +80,15 @@ def kill_at(step: int, run: subprocess.Popen[bytes], folder: Path, draw: random.
     return True
 
 
+def folder_of(folder: Path, *words: str) -> Path:
+    """A name that stands behind `out=` without quotes."""
+    return folder / re.sub(r"\W+", "-", "-".join(words))
+
+
 def chain(way: str, name: str, folder: Path) -> str:
     """Kill a run again and again, let it end, and say what came of it."""
     draw = random.Random(f"{way} {name}")
-    layout, whole, parts = LAYOUTS[name], folder / f"{way}-{name}-whole", folder / f"{way}-{name}"
+    layout, whole, parts = LAYOUTS[name], folder_of(folder, way, name, "whole"), folder_of(folder, way, name)
     if start(way, layout, whole).wait(LIMIT_S):
         return f"the whole run failed: {Path(f'{whole}.said').read_text()[-300:]}"
     kills = 0
@@ -106,7 +111,7 @@ def elsewhere(folder: Path) -> str:
         kill_at(step, start("own ranks", layout, parts), parts, draw)
     if start("own ranks", (), parts).wait(LIMIT_S):
         return f"it did not end: {Path(f'{parts}.said').read_text()[-300:]}"
-    wanted = losses(folder / "own ranks-zero_stage=3-whole")
+    wanted = losses(folder_of(folder, "own ranks", "zero_stage=3", "whole"))
     off = max(abs(a - b) for a, b in zip(losses(parts), wanted, strict=True))
     return f"zero_stage=3, then tp=2, then one device: losses off by {off:.0e} at most"
 

@@ -8,8 +8,7 @@ import torch
 
 from course_lib.checks import check
 from course_lib.checks.module_04 import claims, lists, predictions
-from course_lib.checks.module_04.cutting import CUT, Layers, attempt, step_ms, verdict
-from course_lib.checks.module_04.cutting import Report as Cut
+from course_lib.checks.module_04.cutting import CUT, CutReport, Layers, attempt, step_ms, verdict
 from course_lib.comm.ledger import Ledger
 from course_lib.schedules import SCHEDULES, Backward, Durations, Forward, bubble_s, held, make_schedule, time_schedule
 from course_lib.split import balanced_sizes
@@ -124,7 +123,8 @@ def test_every_best_cut_is_accepted():
         report = attempt(lambda costs, p, m, result=result: result, given)
         assert verdict(case, given, (report,), Ledger((), 1)) is None
     assert max(balanced_sizes([4, 1, 1, 4], 3)) == 2
-    assert "stage 0 takes 5 ms, where 4 is possible" in verdict(case, given, (Cut([2, 1, 1], 25, ""),), Ledger((), 1))
+    slow = CutReport([2, 1, 1], 25, "")
+    assert "stage 0 takes 5 ms, where 4 is possible" in verdict(case, given, (slow,), Ledger((), 1))
 
 
 def test_with_one_micro_batch_every_cut_is_best():
@@ -132,7 +132,7 @@ def test_with_one_micro_batch_every_cut_is_best():
     assert case.m == 1
     given = (case.costs(None), 3, 1)
     for sizes in ([4, 1, 1], [1, 1, 4]):
-        assert verdict(case, given, (Cut(sizes, sum(given[0]), ""),), Ledger((), 1)) is None
+        assert verdict(case, given, (CutReport(sizes, sum(given[0]), ""),), Ledger((), 1)) is None
 
 
 @pytest.mark.parametrize("stages", [[8, 8], [10, 6], [3, 3, 6, 3], [5], [1, 9, 4]])
@@ -156,7 +156,7 @@ def test_the_step_of_04_3_is_that_of_the_timed_schedule(stages):
 def test_where_several_algorithms_agree_with_a_uniform_cut_only_costs_are_said(sizes, text):
     case = CUT.levels["small"].cases[2]
     costs = case.costs(None)
-    found = verdict(case, (costs, 3, 4), (Cut(sizes, 0, ""),), Ledger((), 1))
+    found = verdict(case, (costs, 3, 4), (CutReport(sizes, 0, ""),), Ledger((), 1))
     assert found.endswith(f"(5, 8, 4, 3, 8): {text}")
 
 
