@@ -23,8 +23,8 @@ NVLINK_REACHED = 0.8
 class Wires:
     """One domain's wires.
 
-    Boards without a switch share a GPU's links out among its neighbours: two GPUs alone have a `pair`'s, and a ring of
-    all of them, in several channels along different ways, all that a GPU has.
+    Boards without a switch share a GPU's links out among its neighbours: two GPUs alone have a `pair`'s, and so has a
+    swap with one partner; a ring of all of them, in several channels along different ways, has all that a GPU has.
     """
 
     domain: int  # GPUs that NVLink joins; a node's, where there is none
@@ -49,12 +49,16 @@ class Wires:
         pair = replace(self.pair, bandwidth_bytes_per_s=NVLINK_REACHED * self.pair.bandwidth_bytes_per_s)
         return replace(self, pair=pair, inside_bytes_per_s=NVLINK_REACHED * self.inside_bytes_per_s)
 
-    def message_s(self, nbytes: float, leaving: int = 0) -> float:
-        """Seconds for a message of `nbytes`, one of so many that leave each domain at once; 0: all stay inside."""
-        per_byte = seconds_per_byte(
-            leaving, inside_bytes_per_s=self.inside_bytes_per_s, network_bytes_per_s=self.network_bytes_per_s
-        )
-        return (self.card if leaving else self.pair).alpha_s + nbytes * float(per_byte)
+    def message_s(self, nbytes: float, leaving: int = 0, away: float = 1.0, to_one: bool = False) -> float:
+        """Seconds for a message of `nbytes`, one of so many that leave each domain at once; 0: all stay inside.
+
+        If some leave, `away` is the share of the network's latency that this one meets; the rest is the inside's. A
+        message goes through all links of its GPU, as the channels of a ring do, or is all that there is `to_one`.
+        """
+        inside = self.pair.bandwidth_bytes_per_s if to_one else self.inside_bytes_per_s
+        per_byte = seconds_per_byte(leaving, inside_bytes_per_s=inside, network_bytes_per_s=self.network_bytes_per_s)
+        share = away if leaving else 0.0
+        return share * self.card.alpha_s + (1 - share) * self.pair.alpha_s + nbytes * float(per_byte)
 
 
 def wires(cluster: ClusterSpec) -> Wires:

@@ -51,10 +51,8 @@ class Collective:
 
     @property
     def predicted_s(self) -> float:
-        """What is expected of NCCL: the faster of its two ways, with the share of NVLink that it reaches."""
-        reached = self.wires.as_nccl_reaches()
-        ways = ("ring", "hierarchical") if self.leaves and self.operation == "all_reduce" else ("ring",)
-        return min(self.by(way, reached) for way in ways)
+        """What is expected of NCCL: its ring, with the share of NVLink that it reaches."""
+        return self.by("ring", self.wires.as_nccl_reaches())
 
     @property
     def off_by(self) -> float:

@@ -81,10 +81,10 @@ def noise(problem: Quadratic, worker: int, steps: int) -> Tensor:
     return drawn * (problem.sigma / math.sqrt(problem.size))
 
 
-def psgd_alone(problem: Quadratic, workers: int, steps: int) -> float:
-    """All workers in one process; returns the mean squared gradient over the steps."""
+def psgd_alone(problem: Quadratic, workers: int, steps: int, rate: float | None = None) -> float:
+    """All workers in one process, at the theorem's stepsize or another; returns the mean squared gradient."""
     averages = torch.stack([noise(problem, worker, steps) for worker in range(workers)]).mean(dim=0)
-    return _descend(problem, workers, averages, lambda gradient: gradient)
+    return _descend(problem, rate or stepsize(problem, workers, steps), averages, lambda gradient: gradient)
 
 
 def psgd_rank(problem: Quadratic, steps: int) -> float:
@@ -93,15 +93,15 @@ def psgd_rank(problem: Quadratic, steps: int) -> float:
     Cost: one all-reduce of `size` float64 numbers per step.
     """
     mine = noise(problem, dist.get_rank(), steps)
-    return _descend(problem, dist.get_world_size(), mine, _average)
+    return _descend(problem, stepsize(problem, dist.get_world_size(), steps), mine, _average)
 
 
 def _average(gradient: Tensor) -> Tensor:
     return comm.all_reduce(gradient, op=ReduceOp.AVG, algorithm="recursive_doubling")
 
 
-def _descend(problem: Quadratic, workers: int, errors: Tensor, agree: Callable[[Tensor], Tensor]) -> float:
-    curvatures, gamma = problem.curvatures, stepsize(problem, workers, len(errors))
+def _descend(problem: Quadratic, gamma: float, errors: Tensor, agree: Callable[[Tensor], Tensor]) -> float:
+    curvatures = problem.curvatures
     x, total = torch.ones_like(curvatures), 0.0
     for error in errors:
         gradient = curvatures * x

@@ -52,7 +52,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 #
 # How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.7 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 #
-# The last way of this lesson takes 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, on a thousand H100s in nodes such as Kempner's, with four GPUs and four network cards each. You will be able to
+# The last way of this lesson takes 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, on a thousand H100s in the nodes of a real cluster, Kempner's at Harvard, each with four GPUs and four network cards. You will be able to
 # - build an all-reduce from send and receive, and prove it.
 # - say beforehand what each rank sends, and how long it takes.
 # - choose an algorithm for a size and a wire.
@@ -70,7 +70,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 #
 # Rank 0 is what hurts, so put the ranks in a circle, where nobody is special. Each sends its tensor to the right neighbour and adds what comes from the left. In the next round it passes on what it has just received, so after three rounds everybody has seen every tensor.
 #
-# We cannot count on a network in which messages wait. In lesson 00 `send` returned only when its message was taken, and if all four wait for that, nobody is left to take one. So `isend` only starts a message, and `wait` comes after the receive.
+# In our emulated network a message may wait until somebody takes it, but not every network does that. In lesson 00 `send` returned only when its message was taken, and if all four wait for that, nobody is left to take one. So `isend` only starts a message, and `wait` comes after the receive.
 
 # %%
 torch.manual_seed(0)
@@ -105,7 +105,7 @@ def on_my_row(add_up, rows):
 # %% [markdown]
 # Four times `True`: the sum is right on every rank. Is it also faster?
 #
-# **Predict.** Each of the four ranks holds 1 MiB<!-- =MiB / MiB -->. Through rank 0, the busiest rank sent three messages of that size. How many MiB does the busiest rank send now?
+# **Predict.** Each of the four ranks holds 1 MiB<!-- =MiB / MiB -->. Through rank 0, all ranks together sent 6 MiB<!-- =6 * MiB / MiB -->. How many MiB do they send together now?
 
 
 # %%
@@ -119,7 +119,7 @@ def on_1_mib(add_up):
 
 run_ranks(on_1_mib, 4, pass_it_on)
 passed_on = ledger()
-predict("MiB that the busiest rank sends", guess=None, answer=passed_on.bytes_sent(0) / MiB)
+predict("MiB that all ranks send", guess=None, answer=sum(map(passed_on.bytes_sent, range(4))) / MiB)
 run_ranks(on_1_mib, 4, through_rank_0)
 display(
     viz.plot_bytes_matrix(
@@ -131,9 +131,9 @@ display(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# A row shows what one rank sends. Find rank 0 in the upper picture: its row has three entries, while every other row has one. In the lower picture every row has a single entry, but it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
+# A row shows what one rank sends. Find rank 0 in the upper picture: its row has three entries, while every other row has one. In the lower picture every row has a single entry, but it is 3 MiB<!-- =3 * MiB / MiB -->, as much as rank 0's three together. We wanted to take the load off rank 0, and we have given its load to everybody!
 #
-# Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. That is why a thousand ranks need only 999 messages in a row, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, but still far too long.
+# Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 first took everything in and then gave everything out, which made 2 · 999 messages in a row. In the circle both happen at once, so a thousand ranks need only 999, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, but still far too long.
 #
 # </details>
 #
@@ -207,7 +207,7 @@ viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darke
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Four times `True`: the ring is complete. In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less, but it makes four network cards carry what one had to carry alone.
+# Four times `True`: the ring is complete. In the table every rank has one entry of 1.5 MiB<!-- =6 / 4 -->, which are six messages of a quarter each. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less, but it makes four network cards carry what one had to carry alone.
 #
 # What becomes of the 1.5 on more ranks? In each half a rank sends $p-1$ chunks, all but one, and a chunk is one $p$-th of the tensor's $M$ bytes.
 #
@@ -255,7 +255,7 @@ for p in (1, 2, 3, 4, 6):
 # %% [markdown]
 # Find the ring on four ranks in the output. Ranks 0 and 3 send 152 bytes<!-- =comm_time("all_reduce", "ring", world_size=4, length=13, itemsize=8).sent_bytes[0] -->, the others 160: chunk 0 is one number longer, and they send it once, the others twice.
 #
-# > **To keep.** An algorithm is proved by its sums *and* by its bytes, against a formula that knows nothing of the code.
+# > **To keep.** Test an algorithm by its sums *and* by its bytes, against a formula that knows nothing of the code.
 #
 # ## How long does it take?
 #
@@ -335,14 +335,14 @@ viz.plot_cost_lines(
 # %% [markdown]
 # ## Two kinds of wire
 #
-# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, a network card sends only a third of that. The textbook's ring puts each message on one card, and gains nothing from NVLink: somewhere it leaves the node, and each step waits for its slowest message.
+# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, a network card sends only a third of that. The textbook's ring puts each message on one card, and waits in each step until all messages have arrived. So it gains nothing from NVLink, because somewhere it leaves the node.
 #
 # Therefore do inside what can be done inside. First a reduce-scatter in the node gives each GPU one chunk of its node's sum. Then each GPU adds up only its chunk, with those that hold the same chunk in other nodes. An all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so ranks 0 and 2 add up these 8 MiB<!-- =16 / 2 -->. As a ring of two, they need two steps of 4 MiB<!-- =16 / 4 -->. At the end ranks 0 and 1 swap their finished halves.
 #
-# **Predict.** On the clock each message has one card, so the ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the latencies.
+# **Predict.** On our emulated network each rank has a card of its own, and the ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the latencies.
 
 # %%
 nodes = comm.EmulatedClock(inside=NVLINK, between=INFINIBAND, node_size=2, slowdown=2000)
@@ -362,18 +362,18 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 #
 # </details>
 #
-# Real machines do better than one card. A node like Kempner's has four, and NVIDIA's library **NCCL** uses all of them: it cuts the tensor and sends each piece round a ring of its own, which leaves the node through its own card. Our layer's bytes then take 4.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) / wires(load_cluster("kempner_h100")).network_bytes_per_s -->, a quarter of before. But each step still waits for a slow wire 1998 times, so in all the ring comes down to no less than 32 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+# So much for one card. A node of Kempner's has four, and NVIDIA's library **NCCL** uses all of them: it cuts the tensor and sends each piece round a ring of its own, its **channel**, which leaves the node through its own card. Our layer's bytes then take 4.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) / wires(load_cluster("kempner_h100")).network_bytes_per_s -->, a quarter of before.
 #
-# The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. And its rings through the 250 nodes take only 498 slow steps, whose latencies cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. With the bytes, inside and between, it takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+# And latency? A real rank need not wait until its message has arrived, for it can send the next one meanwhile. So follow a single chunk, and count the latencies that *it* meets. Of its 1998 hops only 498 leave one of the 250 nodes, and these cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. The 1500 hops inside cost 5 ms<!-- =1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. All in all, the ring through all cards takes 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
-# So it wins by latency, and not by bytes. It even loses some time on these, because it sends first inside and then between, while a ring does both at once.
+# The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. Its rings through the 250 nodes take the same 498 slow steps. But of the 1500 hops inside it keeps only six, and that saves nearly all of their 5 ms<!-- =1494e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. It loses some of that again, because its bytes travel first inside and then between, while a ring's do both at once. It takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
-# > **To keep.** The hierarchy wins because fewer of its steps leave the node, until a tensor is so long that latency no longer counts.
+# > **To keep.** The hierarchy takes far fewer steps, so it wins until a tensor is so long that latency no longer counts.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course. Read as far as the first sum; the other blocks can wait until you need one.
+# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course. Read as far as the first sum; we come back to the other blocks when we need them.
 
 # %%
 from pathlib import Path
@@ -403,17 +403,17 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # | `comm.all_reduce(x)` | `dist.all_reduce(x)` | the sum is written over `x` |
 # | `comm.reduce_scatter(x)` | `dist.reduce_scatter_single(chunk, x)` | you bring the result's tensor; p divides the length |
 # | `comm.all_gather(chunk)` | `dist.all_gather_single(x, chunk)` | all chunks are equally long |
-# | `algorithm="ring"` | – | the back end chooses; NCCL compares estimated times, as you did |
+# | `algorithm="ring"` | – | the back end chooses; `NCCL_ALGO` forces NCCL's choice, and `NCCL_DEBUG=INFO` tells it |
 # | `ledger()` | – | nobody counts; use a profiler |
 #
-# > **To keep.** In PyTorch you name the collective, and the back end chooses the algorithm, by latency and bandwidth as you did.
+# > **To keep.** In PyTorch you name the collective, and the back end chooses the algorithm. NCCL estimates each of its own by latency and bandwidth, as you did: rings, a pair of **trees**, and switches that add (**NVLS**, **SHARP**).
 
 # %% [markdown]
 # ## Bug museum
 #
 # Three colleagues offer their all-reduce. Ring A is your first circle. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test that your first circle passed. But that test has twelve small whole numbers on each rank, and a real gradient looks different.
 #
-# **Predict.** Read B and C in the next cell. Which of the three would you let into a training? Give their letters in one string, or `"none"`. The folded cell holds a harder test. Run it, but unfold it only when you have decided.
+# **Predict.** Read B and C in the next cell. All four ranks of a training go on with the sums that they hold. Which of the three would you let in? Give their letters in one string, or `"none"`. The folded cell holds a harder test. Run it, but unfold it only when you have decided.
 
 
 # %%
@@ -486,8 +486,8 @@ disagreement
 # | short: below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest latencies |
 # | long, on 4, 8, 16, … ranks | halving-doubling | few latencies, if no wires are shared |
 # | long, on other numbers | a ring | few bytes, only to neighbours |
-# | long, on many nodes | the hierarchy | few slow latencies |
-# | so long that latency hardly counts | a ring through all cards | inside and between at once |
+# | long, on many nodes: one layer | the hierarchy | few latencies |
+# | so long that latency hardly counts: 32 layers | a ring through all cards | inside and between at once |
 #
 # *Going deeper* tries the table on a thousand ranks, and beside a measurement.
 #
@@ -496,9 +496,9 @@ disagreement
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 32 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the ring and 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the hierarchy, on nodes like Kempner's. And all 32 layers in one tensor? The hierarchy takes 193 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, and the ring through all cards now wins with 167 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->: its latencies are paid only once, for 32 times the bytes.
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the ring and 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the hierarchy, both on Kempner's nodes with all their cards. And all 32 layers in one tensor? The hierarchy takes 193 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, and the ring through all cards now wins with 152 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->: its latencies are paid only once, for 32 times the bytes.
 #
-# Is that much? Suppose each GPU reads 8192 tokens in a step. Lesson 01 counted 6 operations for each parameter and token, so an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, a seventh of each step is waiting.
+# Is that much? Suppose each GPU reads 8192 tokens in a step. Lesson 01 counted 6 operations for each parameter and token, so an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, about an eighth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 
@@ -531,25 +531,29 @@ score()
 #
 # ## What NCCL really does
 #
-# Somebody has measured it: 32 B200s in four nodes of eight, with eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> in each, added up 4 GiB<!-- =4 -->. Our formula has three answers. The textbook's ring with one card a message needs 167 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).one_card_s -->, the hierarchy 25 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).by("hierarchical") -->, and a ring through all cards 22 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).by("ring") -->.
+# Somebody has measured it: 32 B200s in four nodes of eight, with eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> in each, added up 4 GiB<!-- =4 -->. The textbook's ring, with one card a message, would need 167 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).one_card_s -->. But NCCL's ring uses all eight.
 #
-# **Predict.** How many milliseconds were measured? Ask which of the three leaves no card of a node idle, and which sends inside and between nodes at the same time.
+# **Predict.** How many milliseconds were measured? A ring makes each node send almost two tensors, whose bytes share the eight cards.
 
 # %%
 from course_lib.sim.collectives import priced
 from course_lib.sim.published import published_rows
 
 row = next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB))
-predict("ms for 4 GiB over 32 B200", guess=None, answer=1e3 * row.measured_s, unit="ms", tolerance=0.05)
+predict("ms for 4 GiB over 32 B200", guess=None, answer=1e3 * row.measured_s, unit="ms", tolerance=0.1)
 print(row)
 print("measured by", next(found["source"]["ref"] for found in published_rows() if found["id"] == row.name))
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# 22.05 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).measured_s -->, within two hundredths of the ring through all cards. The textbook's ring is nearly eight times as slow, because seven of its node's eight cards are idle.
+# 22.05 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).measured_s -->. Our formula says 21 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).by("ring") --> for the ring through all cards. The textbook's ring is nearly eight times as slow, because seven of its node's eight cards are idle.
 #
-# The hierarchy is near, too. Its cards have nothing to do while it sends inside, which takes 8 ms<!-- =2e3 * (7 / 8) * 4 * GiB / wires(load_cluster("dgx_b200")).inside_bytes_per_s + 14e3 * wires(load_cluster("dgx_b200")).pair.alpha_s --> of its 25. In the same table a shorter tensor of 512 MiB<!-- =512 --> takes 3.2 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).measured_s -->, which is the hierarchy's time and less than the ring's 3.5 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, GiB // 2)).by("ring") -->. Still shorter ones take longer than the hierarchy's formula says, because real latencies are longer than the figures in NCCL's own table.
+# The hierarchy would take 25 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).by("hierarchical") -->. Its cards have nothing to do while it sends inside, which takes 8 ms<!-- =2e3 * (7 / 8) * 4 * GiB / wires(load_cluster("dgx_b200")).inside_bytes_per_s + 14e3 * wires(load_cluster("dgx_b200")).pair.alpha_s -->. On 32 H200s somebody compared two of NCCL's ways by name. Its ring took 22.8 ms<!-- =1e3 * next(row.measured_s for row in priced() if (row.ranks, row.algorithm) == (32, "Ring")) -->, and `NVLSTree`, which adds in the switch of each node first, took 26.8 ms<!-- =1e3 * next(row.measured_s for row in priced() if (row.ranks, row.algorithm) == (32, "NVLSTree (forced)")) -->.
+#
+# Shorter tensors are further off. At 1 MiB<!-- =1 --> the formula says 0.30 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).by("ring") -->, and 0.38 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).measured_s --> were measured. Its latencies are those of NCCL's own table, and this cluster has another network, EFA. Had we made every step wait for the slow wire, the formula would say 0.87 ms<!-- =1e3 * (next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).by("ring") + 62 * 28 / 32 * (14e-6 - 3.4e-6)) -->.
+#
+# Such tables mostly print the **bus bandwidth**, `busbw`: the bytes that a rank of a ring sends, over the seconds. For this row it is 377 GB/s<!-- =2 * 31 / 32 * 4 * GiB / next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).measured_s / GB -->.
 #
 # > **To keep.** A ring over nodes is as fast as all cards of a node together. Price it with one card, and you are wrong by their number.
 #
@@ -615,7 +619,7 @@ for name in ("A", "C"):
 #
 # ## Which way on a thousand GPUs?
 #
-# **Predict.** A thousand H100s in nodes like Kempner's, of four GPUs and four cards, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, beside a card of its own. Where is nothing faster than the ring? Ask first what costs most, latency or bytes. Then ask who sends inside and between nodes at the same time. Give the letters.
+# **Predict.** A thousand H100s in Kempner's nodes, of four GPUs and four cards, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, beside a card of its own. Where is nothing faster than the ring? Ask first what costs most, latency or bytes. Then ask who sends inside and between nodes at the same time. Give the letters.
 
 # %%
 from dataclasses import replace
@@ -640,7 +644,7 @@ for case, row in ms.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In A only latency counts, and recursive doubling has the fewest steps. In B the bytes count. The ring's 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> of latency are a sixth of its time, and its bytes travel inside and between nodes at once. The hierarchy saves three quarters of the latency, but its bytes travel first inside and then between.
+# In A only latency counts, and recursive doubling has the fewest steps. In B the bytes count. The ring's 12 ms<!-- =498e3 * INFINIBAND.alpha_s + 1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s --> of latency are a twelfth of its time, and its bytes travel inside and between nodes at once. The hierarchy saves some latency, but its bytes travel first inside and then between.
 #
 # In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, each through one card, which doubles its time.
 #
@@ -667,7 +671,7 @@ viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.se
 # %% [markdown]
 # Both curves are flat at the left, where you pay for latency, and climb at the right, where you pay for bandwidth.
 #
-# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. If other programs keep your cores busy, points at the left lie off most, because each message then has to wait for its turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
+# The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. On one machine they cannot explain all: four processes share its cores and its memory, and whoever else computes there makes messages wait for their turn. The crosses are PyTorch's own all-reduce, which was left out of the fit.
 #
 # ## All six, PyTorch's own, and groups
 #

@@ -279,12 +279,12 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 #
 # | operator | where | forward | backward |
 # | --- | --- | --- | --- |
-# | $f$ | at the beginning | hands on | **adds** |
-# | $g$ | at the end | **adds** | hands on |
+# | $f$ | at the beginning | changes nothing, the **identity** | **adds** |
+# | $g$ | at the end | **adds** | changes nothing |
 #
 # Autograd does not see messages, so each becomes a `torch.autograd.Function` with a backward of its own.
 #
-# > **To keep.** Where forward hands on, backward adds; where forward adds, backward hands on.
+# > **To keep.** Where forward changes nothing, backward adds; where forward adds, backward changes nothing.
 
 # %%
 # %%ranks 2 --push model,inputs --pull x_gradient,w1_gradient

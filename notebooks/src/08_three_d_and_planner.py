@@ -53,7 +53,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 #
 # The light violet beginnings are alike, because all compute the same model. What follows is the layout's price.
 #
-# In the third bar look at the idle ranks, the **bubble** of lesson 04. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks wait 31/8 of their busy time, of which the schedule zero bubble, `zb-h1`, fills under a third. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
+# In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks wait 31/8 of their busy time, of which the schedule zero bubble, `zb-h1`, fills under a third. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
 # The third takes eleven seconds longer than the first, which makes four months. Is there a better fourth layout? How would you know, before you rent?
 #
@@ -199,9 +199,9 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # | --- | --- | --- |
 # | matrix products | slightly over six eighths | the second forward has a line of its own, but narrow matrices multiply more slowly |
 # | messages along tp | a little more | each message also has a latency |
-# | idle ranks, the bubble | more | they also wait for all that you had left out |
+# | bubble | more | they also wait for all that you had left out |
 #
-# Recomputation, which the list calls *computing again*, is one more forward. The three lines above it are a forward and a backward of twice its length, so it is a third of them.
+# Recomputation is one more forward. The three lines above it are a forward and a backward of twice its length, so it is a third of them.
 #
 # This sum of causes is called the **closed form**, because it never plays the micro-batches through one by one. It is so cheap that we can afford it thousands of times.
 #

@@ -53,12 +53,13 @@ def losses(folder: Path) -> list[float]:
     return []
 
 
-def processes(session: int) -> list[int]:
-    """All that the command has started, itself first."""
+def processes(session: int, folder: Path) -> list[int]:
+    """All that the command has started, itself first: of its session, or told to write into the folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, ProcessLookupError):
-            if os.getsid(int(path.name)) == session:
+            told = (path / "cmdline").read_bytes().split(b"\0")  # torchrun's ranks have sessions of their own
+            if os.getsid(int(path.name)) == session or f"out={folder}".encode() in told:
                 found.append(int(path.name))
     return sorted(found)
 
@@ -70,11 +71,11 @@ def kill_at(step: int, run: subprocess.Popen[bytes], folder: Path, draw: random.
         time.sleep(0.005)
     if run.poll() is not None:
         return False
-    victim = draw.choice([run.pid, processes(run.pid)[-1]])
+    victim = draw.choice([run.pid, processes(run.pid, folder)[-1]])
     with suppress(ProcessLookupError):
         os.kill(victim, signal.SIGKILL)
     run.wait(LIMIT_S)
-    for pid in processes(run.pid):  # of a killed torchrun its ranks go by themselves, a little later
+    for pid in processes(run.pid, folder):  # the ranks of a killed torchrun would train on, to the end
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return True

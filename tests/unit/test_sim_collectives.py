@@ -35,6 +35,14 @@ def test_no_machine_inside_a_domain_is_off_by_more_than_a_quarter_in_the_median(
     assert off([row for row in found(gpu=gpu) if not row.leaves]) < 0.25
 
 
+def test_between_domains_latency_counts_where_a_chunk_leaves_one():
+    """32 B200 in four nodes, from 32 KiB to 16 GiB; with the network's latency in each step it was above one half."""
+    assert off(found(gpu="B200", ranks=32)) < 0.25
+    (short,) = found(gpu="B200", ranks=32, nbytes=MiB)
+    every_step = short.predicted_s + 2 * 31 * 28 / 32 * (short.wires.card.alpha_s - short.wires.pair.alpha_s)
+    assert abs(short.off_by) < 0.25 < every_step / short.measured_s - 1
+
+
 def test_rings_of_8_gib_are_within_a_tenth():
     rows = [row for row in ROWS if row.algorithm == "Ring" and row.nbytes >= 4 * GiB]
     assert len(rows) >= 14 and {row.operation for row in rows} == {"all_reduce", "all_gather", "reduce_scatter"}
@@ -44,7 +52,7 @@ def test_rings_of_8_gib_are_within_a_tenth():
 def test_4_gib_over_32_b200_in_words():
     (row,) = found(gpu="B200", ranks=32, nbytes=4 * GiB)
     assert str(row) == (
-        "4 GiB over 32 B200: measured 22.05 ms; one card's ring 167 ms, the ring through all cards 21.7 ms, "
+        "4 GiB over 32 B200: measured 22.05 ms; one card's ring 167 ms, the ring through all cards 21.1 ms, "
         "the hierarchy 24.6 ms"
     )
     assert row.predicted_s == pytest.approx(row.by("ring")) == pytest.approx(row.measured_s, rel=0.05)

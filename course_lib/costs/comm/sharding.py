@@ -229,7 +229,7 @@ def _at_once(calls: Iterable[tuple[range, CommTime]], world_size: int, node_size
         sent_bytes=tuple(sent),
         received_bytes=tuple(received),
         messages=tuple(messages),
-        path=tuple(Step(step.nbytes, leaving) for step in path),
+        path=tuple(step._replace(leaving=leaving) for step in path),
     )
 
 

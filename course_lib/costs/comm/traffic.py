@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import starmap
+from math import ceil
 from operator import add
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ class Step(NamedTuple):
 
     nbytes: int
     leaving: int = 0  # of the node that most leave; 0: all stay in their nodes
+    away: float = 1.0  # where some leave: the share of hops that do, on the way of a chunk that each step passes on
+    to_one: bool = False  # a rank has one partner, so that between two GPUs without a switch other links lie idle
 
     @property
     def between(self) -> bool:
@@ -58,15 +61,17 @@ class CommTime:
     def time_s(self, inside: Link | Wires, between: Link | None = None) -> float:
         """Seconds over `inside` links; steps that leave a node use `between`, if given: a card for each message.
 
-        On the `Wires` of a cluster, as NCCL uses them, all cards of a domain share what leaves it.
+        On the `Wires` of a cluster, as NCCL uses them, all cards of a domain share what leaves it, and a rank need not
+        wait until its message has arrived: a chunk on its way round a ring meets the network's latency only where it
+        leaves a domain (NCCL 2.30, src/graph/tuning.cc, counts these hops apart, too).
         """
         if isinstance(inside, Wires):
-            return sum(inside.message_s(step.nbytes, step.leaving) for step in self.path)
+            return sum(inside.message_s(step.nbytes, step.leaving, step.away, step.to_one) for step in self.path)
         return sum(((between or inside) if step.between else inside).time_s(step.nbytes) for step in self.path)
 
     def beside(self, groups: int) -> CommTime:
         """This, while so many groups of ranks do the same in the same nodes: as many times the messages leave these."""
-        return replace(self, path=tuple(Step(step.nbytes, groups * step.leaving) for step in self.path))
+        return replace(self, path=tuple(step._replace(leaving=groups * step.leaving) for step in self.path))
 
     @classmethod
     def nothing(cls, world_size: int) -> CommTime:
@@ -132,11 +137,15 @@ class Case:
         node = self.node_size or self.world_size
         crossing = [(a // node, b // node) for a, b in pairs if a // node != b // node]
         out, into = Counter(a for a, _ in crossing), Counter(b for _, b in crossing)
-        return Step(nbytes, max([*out.values(), *into.values()], default=0))
+        return Step(nbytes, max([*out.values(), *into.values()], default=0), to_one=True)
 
     def ring_path(self) -> tuple[Step, ...]:
-        """p - 1 steps in which every rank sends to the next, and one of them the largest chunk."""
-        return (self._rotation(1),) * (self.world_size - 1)
+        """p - 1 steps in which every rank sends to the next, and one of them the largest chunk.
+
+        Each step passes on what came in the last, so a chunk leaves a node once on its way through it.
+        """
+        p, node = self.world_size, self.node_size or self.world_size
+        return (self._rotation(1)._replace(away=ceil(p / node) / p),) * (p - 1)
 
     def pairwise_path(self) -> tuple[Step, ...]:
         """p - 1 steps: in step s every rank sends to the one s further on, and one of them the largest chunk."""

@@ -28,7 +28,7 @@ def plot_speedup(errors: Errors, transients: Mapping[int, int]) -> Picture:
     """
     _check(errors, transients)
     errors = {t: dict(sorted(line.items())) for t, line in sorted(errors.items())}
-    title = "Parallel SGD: four times the workers, half the error"
+    title = "Parallel SGD: what more workers buy"
     subtitle = "dashed: slope −1/2; open circles: too few steps for the theorem"
     figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
