@@ -67,11 +67,9 @@ whole_layers = {
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->.
+# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. **Recomputation**, or activation checkpointing, would help: throw activations away, and compute them once more in backward, a piece of the sequence at a time. But that makes one sequence slower, and it is slow enough. And if attention went to one GPU and feed-forward to the next, one would always wait for the other.
 #
-# You could throw activations away and compute them once more in backward, which is called **recomputation**, or activation checkpointing. Feed-forward works token by token, so backward could do that in sixteen pieces, and then 50.25 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248 / 16) * 2) / GiB --> would do. That fits! But nothing has become faster. With a single sequence one GPU always waits for the other, and now each computes more.
-#
-# So let several GPUs work on the same layer and the same sequence **at the same time**, and share its matrices.
+# So let several GPUs work on the same layer and the same sequence **at the same time**, and share its matrices. Then memory and time shrink together.
 
 # %% [markdown]
 # At the end you will be able to
@@ -104,16 +102,16 @@ viz.plot_mlp(dict(model.named_parameters()), bend="GELU", title="The perceptron,
 #
 # Give a rank some **rows** of $W$. Each row makes one output, so the rank's outputs are finished. It needs all of $x$.
 #
-# Or give it some **columns**. Then it needs only their inputs. But it finishes none of the outputs. It has a term of each of them, and the ranks' terms must be added up.
+# Or give it some **columns**. Then it needs only their inputs. But it finishes none of the outputs. It has a term of each of them, a **partial sum**, and the ranks' terms must be added up.
 #
 # The usual names come from the Megatron paper, which writes $Y = XA$ with the transposed matrix. In torch they sound the wrong way round.
 #
-# | cut | in torch, $y = Wx$ | in $Y = XA$ | usual name |
-# | --- | --- | --- | --- |
-# | by outputs | rows: `weight[:2]` | columns | **column-parallel** |
-# | by inputs | columns: `weight[:, :2]` | rows | **row-parallel** |
+# | cut | in torch, $y = Wx$ | in $Y = XA$ | usual name | for whole outputs |
+# | --- | --- | --- | --- | --- |
+# | by outputs | rows: `weight[:2]` | columns | **column-parallel** | all-gather |
+# | by inputs | columns: `weight[:, :2]` | rows | **row-parallel** | all-reduce |
 #
-# > **To keep.** Cut by outputs, and a rank has *some finished numbers*. Cut by inputs, and it has *a term of every number*.
+# > **To keep.** Cut by outputs, and a rank has *some finished numbers*. Cut by inputs, and it has *a term of every number*, a partial sum (`Partial()` in PyTorch).
 
 # %% [markdown]
 # ## First attempt: by outputs, twice
@@ -171,20 +169,20 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture, crosses mark where the sum is missing: the terms must be added **before** the GELU, with the bias.
+# A GELU bends, it is **nonlinear**: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture, crosses mark where the sum is missing: the terms must be added **before** the GELU, with the bias.
 #
 # The lower picture adds them in time. Its $W_2$ is cut by inputs as well, so each rank needs only two of the four sums, and a reduce-scatter adds up all four and leaves each rank its two. Is that better than the first attempt? No: a rank sends two numbers here and two at the end, whereas the first attempt sent two and one. But we have learned something.
 #
-# > **To keep.** A sum can wait as long as nothing bends; and a rank with finished hidden numbers can go on alone.
-#
 # </details>
+#
+# > **To keep.** A sum can wait as long as everything is linear; and a rank with finished hidden numbers can go on alone.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
 # After the first matrix of the **first** attempt rank 0 had two finished hidden numbers, and with these it can go on alone. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
 #
-# With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
+# With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers for each sample in the first attempt, 200 of the middle and 1 of the end, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
 # **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. Take one token and two ranks. How many times as many numbers does a rank send in the first attempt as in the third?
 
@@ -239,7 +237,7 @@ print("equal to one device:", torch.allclose(outputs, right))
 #
 # Let each rank try it alone. It knows the whole $y$, so it can compute the loss, and it goes back through its own two hidden numbers. What the other rank added to $y$ is a constant for it.
 #
-# **Predict.** Go through the five. How many of them come out wrong on a rank that is alone?
+# **Predict.** Number the five: 1 for $W_2$, 2 for $W_1$, 3 for $b_1$, 4 for $b_2$, 5 for $x$. Which come out wrong on a rank that is alone? Give their numbers in one string, as `"24"`.
 
 
 # %%
@@ -257,8 +255,13 @@ x = inputs.clone().requires_grad_()
 right_ones = torch.autograd.grad(100 * model(x)[:, 0].sum(), [x, *model.parameters()])  # one device
 found = [of_x[0], torch.cat(of_w1), torch.cat(of_b1), torch.cat(of_w2, dim=1), of_b2[0]]
 
-wrong = sum(not torch.allclose(ours, theirs) for ours, theirs in zip(found, right_ones, strict=True))
-predict("gradients that a rank cannot find alone", guess=None, answer=wrong)
+numbers = "52314"  # of x, W₁, b₁, W₂ and b₂
+wrong = [
+    number
+    for number, ours, theirs in zip(numbers, found, right_ones, strict=True)
+    if not torch.allclose(ours, theirs)
+]
+predict("gradients that a rank cannot find alone", guess=None, answer="".join(wrong))
 for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", right_ones[0])):
     print(f"of x, sample 3: {name:10}", *(f"{number:6.1f}" for number in gradient[3].tolist()))
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
@@ -282,7 +285,7 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 # | $f$ | at the beginning | changes nothing, the **identity** | **adds** |
 # | $g$ | at the end | **adds** | changes nothing |
 #
-# Autograd does not see messages, so each becomes a `torch.autograd.Function` with a backward of its own.
+# Autograd does not see our `all_reduce`. PyTorch's differentiable one, in `torch.distributed.nn.functional`, adds up in backward as well: in $g$'s place its gradients would be p times too large. So each operator becomes a `torch.autograd.Function` with a backward of its own.
 #
 # > **To keep.** Where forward changes nothing, backward adds; where forward adds, backward changes nothing.
 
@@ -330,7 +333,7 @@ viz.show_source(RowParallelLinear)
 #
 # The feed-forward block of a decoder layer is our pair already, except that Llama has two matrices on the way in. Cut both by outputs. Their outputs are multiplied number by number, so a rank with the same rows of both needs nobody.
 #
-# And attention? There the softmax bends. But a head computes $\text{softmax}(q k^T) v$ from its own $q$, $k$ and $v$. Give each rank whole heads, and it can compute them to the end without asking anyone.
+# And attention? The softmax is nonlinear as well, so it must get finished numbers. A head computes $\text{softmax}(q k^T) v$ from its own $q$, $k$ and $v$ alone. So give each rank whole heads, and it can compute them to the end without asking anyone.
 
 # %%
 viz.plot_heads()
@@ -338,7 +341,7 @@ viz.plot_heads()
 # %% [markdown]
 # Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. Then `o_proj` mixes heads. A rank has two, so this matrix is cut by inputs, and the ranks' terms are added up.
 #
-# In Llama a few query heads share one **kv head**, and all go to its rank.
+# In Llama several query heads share one **kv head**, which is called **grouped-query attention** (GQA), and all go to its rank.
 #
 # > **To keep.** Attention is cut between heads, feed-forward between hidden numbers, and the norms are not cut at all.
 #
@@ -442,9 +445,9 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 #
 # The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the sequence is. If the model becomes wider inside its blocks, tensor parallelism sends the same, as the last line says.
 #
-# > **To keep.** The communication volume of tensor parallelism is activations: it grows with the tokens, and with every layer, but not with the weights.
-#
 # </details>
+#
+# > **To keep.** Tensor parallelism sends activations: their bytes grow with the tokens, the width $H$ and the layers. How wide a block is inside does not matter.
 
 # %% [markdown]
 # ## Prove it
@@ -464,7 +467,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # The work stays the same, only the GPUs become more: that is **strong scaling**.
 #
-# **Predict.** Each of the four sits in a node of its own. InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them, after a **latency** of 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> in each of a ring's six steps. Are they 1, 1.3, 2.4 or 4 times as fast as one?
+# **Predict.** Each of the four sits in a node of its own. InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them, after a **latency** of 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> in each of a ring's six steps. How many times as fast as one are they? Add up a quarter of the computing and the two sums: in each sum a GPU sends one and a half times the bytes.
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -483,7 +486,11 @@ def one_layer_forward(link):
 
 
 all_links = replace(NVLINK, bandwidth_bytes_per_s=3 * NVLINK.bandwidth_bytes_per_s)
-links = {"four, one NVLink": NVLINK, "four, all links": all_links, "four, InfiniBand": INFINIBAND}
+links = {
+    "four, a third of the links": NVLINK,
+    "four, all links": all_links,
+    "four, InfiniBand": INFINIBAND,
+}
 run_ranks(one_layer_forward, 1, NVLINK)
 runs = {"one GPU": ledger()}
 for name, link in links.items():
@@ -509,7 +516,7 @@ for (
         4 * halves_of_batch.compute_s / s
         for s in (halves_of_batch.in_turn_s, halves_of_batch.overlapped_s)
     )
-    print(f"{name:17} {rate:.2f} times as fast in turn, {overlapped:.2f} times in two half-batches")
+    print(f"{name:26} {rate:.2f} times as fast in turn, {overlapped:.2f} times in two half-batches")
 sums = ("sum after attention", "sum after feed-forward")
 subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; line: finished"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
@@ -519,15 +526,15 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 #
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing. Nothing hides them, so they are **exposed communication**.
 #
-# Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links: 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens several rings at once, along different links, and so reaches all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> of a GPU: 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
+# Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses these six of its 18 links: 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens several rings at once, along different links, and so uses all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> of a GPU: 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
 #
-# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so in our schedule it has to wait. But the two halves of a batch need not wait for each other. While the sum of one half travels, the GPU computes the other half, and our four GPUs become 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast by formula. This is overlapped, or **async**, tensor parallelism.
+# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so in our schedule it has to wait. But the two halves of a batch need not wait for each other. While the sum of one half travels, the GPU computes the other half, and our four GPUs become at best 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast by formula. At best, because the formula lets half of a batch compute as efficiently as a whole one, and sending cost the GPU nothing. This is **Domino**'s schedule. PyTorch's **async TP** cuts a single product and its sum into chunks instead, so it works with one sequence, too.
 #
 # It is no cure for a slow wire: over InfiniBand it brings 1.68<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (1 * INFINIBAND.bandwidth_bytes_per_s)], latency_s=6 * INFINIBAND.alpha_s)) --> times, because there is more to hide than to compute.
 #
-# > **To keep.** Tensor parallelism sends in every layer, so it lives **inside the NVLink domain**: the GPUs that NVLink joins, a node's eight or a rack's 72.
-#
 # </details>
+#
+# > **To keep.** Tensor parallelism sends in every layer, so it lives **inside the NVLink domain**: the GPUs that NVLink joins, a node's eight or a rack's 72.
 
 # %% [markdown]
 # ## Bug museum
@@ -597,7 +604,7 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 #
 # A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with.
+# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with. So prove the same code on a small model, of two layers, before the large one starts.
 #
 # </details>
 #
@@ -648,12 +655,13 @@ if rank == 0:
 # | what hurts | take | where |
 # | --- | --- | --- |
 # | one layer does not fit, or one sequence takes too long | tensor parallelism | inside the NVLink domain |
+# | one sequence is too long even for eight | **context parallelism**, lesson 09 | between domains |
 # | the layers fit, the model does not | a pipeline | between domains: a cut carries little |
 # | all fits, there are too many tokens | data parallelism | between domains: it hides behind backward |
 #
-# How many ranks? At most a domain's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
+# How many ranks, which **TP degree**? At most a domain's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #
-# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. But every GPU still does both norms in full, so what each reads and what it writes are whole there: 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
+# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. Ask for each part of the layer whether it is cut. How many GiB does each GPU keep?
 
 # %%
 shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
@@ -664,11 +672,11 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# On paper, two GPUs just hold it. But look at the blue part of the last bar. Most of it, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, are the norms' four whole tensors. *Going deeper* cuts these, too.
-#
-# > **To keep.** Tensor parallelism cuts the activations *inside* attention and feed-forward; what runs between them stays whole.
+# On paper, two GPUs just hold it. But look at the blue part of the last bar. Every GPU still does both norms in full, so what each reads and what it writes are whole there: 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. Most of the bar, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, are these four. *Going deeper* cuts them, too.
 #
 # </details>
+#
+# > **To keep.** Tensor parallelism cuts the activations *inside* attention and feed-forward; what runs between them stays whole.
 #
 # ## The file behind this lesson
 #
@@ -688,8 +696,8 @@ score()
 #
 # **Next:** the [exercises](../exercises/release/05_tensor_parallelism.ipynb), then [lesson 06](06_zero_and_fsdp.ipynb).
 #
-# <details><summary>1. In run C four biases get half of their gradient. Which line of <code>forward</code> would cause that?</summary>
-# The first: with <code>self.bias / p</code> in each term, autograd divides the bias's gradient, too. This <a href="https://github.com/pytorch/torchtitan/pull/4332">has happened</a>.
+# <details><summary>1. In run C four biases get half of their gradient. Its author wanted each bias once in the sum, too, but did it in the <b>first</b> line of <code>forward</code>. What stood there?</summary>
+# <code>self.bias / p</code> in each term: the outputs are right, but autograd divides the bias's gradient, too. This <a href="https://github.com/pytorch/torchtitan/pull/4332">has happened</a>.
 # </details>
 #
 # <details><summary>2. You double the batch. What happens to the bytes of tensor parallelism, and of data parallelism?</summary>
@@ -705,7 +713,7 @@ score()
 #
 # Each part below stands alone, and you can skip all of them.
 #
-# ## The loss, without ever seeing the logits
+# ## The loss, without ever seeing the logits: vocabulary-parallel
 #
 # Llama's output head makes 128,256 logits for each token, and it is cut by outputs. Each rank has some of these logits. For 8192 tokens, gathering them would bring 2.1 GB<!-- =128256 * 8192 * 2 / GB --> to every GPU. Is that needed?
 #
@@ -749,7 +757,7 @@ for form in (None, "keep", "regather"):
     )
 
 # %% [markdown]
-# Look at the last numbers. `"keep"` cuts two of the four whole tensors, and for a quarter more bytes `"regather"` cuts all four. From its positions each rank finds terms of the norms' gradients, to be added up.
+# Look at the last numbers. `"keep"` cuts two of the four whole tensors, and for a quarter more bytes `"regather"` cuts all four. A norm's weight now sees only this rank's positions. So each rank finds a term of its gradient, and one more all-reduce adds these up. (Megatron gathers again, too.)
 #
 # In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 has the positions.
 #

@@ -3,7 +3,7 @@
 #
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
 #
-# Each GPU reads sequences of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, 4 each.
+# Each GPU reads sequences of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, its **master weight**, 4 each. All 16 together are the **model states**.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -73,7 +73,7 @@ viz.plot_states(
 # %% [markdown]
 # Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so training does not even start. More GPUs do not help, because each would have to keep the same numbers.
 #
-# But together the 64 have memory enough. So let each GPU remember only a part, and ask another for the rest when it needs it. On paper each keeps a 64th of 120 GB<!-- =16 * 7.5e9 / GB -->, which is 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
+# But together the 64 have memory enough. So let each GPU remember only a part, a **shard**, and ask another for the rest when it needs it. On paper each keeps a 64th of 120 GB<!-- =16 * 7.5e9 / GB -->, which is 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
 
 # %% [markdown]
 # By the end you will be able to
@@ -232,7 +232,7 @@ viz.plot_kept(3)
 # %% [markdown]
 # Now the weights have a colour as well, so nothing is kept twice, and the dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we.
 #
-# > **To keep.** ZeRO-3 keeps nothing twice: a unit's weights are whole only while somebody computes with them.
+# > **To keep.** ZeRO-3 keeps nothing twice: a unit's weights are whole only around the time when somebody computes with them.
 #
 # ### Build it
 #
@@ -294,7 +294,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %% [markdown]
 # ### Eight steps
 #
-# The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update.
+# The Kempner Institute's workshop, which lent us the perceptron (it is not public), counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
 # **Predict.** The library takes both units through all eight. Let each rank cut its four samples into four micro-batches, and make one update. Data parallelism would add up the four gradients first, and send 38 numbers once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
 
@@ -330,16 +330,16 @@ for event in ledger().events:
 #
 # The list above shows one micro-batch, and leaves out only *free*. All weights are gathered twice, and all gradients reduced once. In each of these three rounds of collectives a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
-# What a rank sends in a step is its **communication volume**. Measure it in such halves. For $m$ micro-batches data parallelism and ZeRO-1 have a volume of 2, an all-reduce. ZeRO-2 reduces gradients $m$ times and gathers weights once. So for our four the volumes are 2, 5 and **12**.
-#
-# > **To keep.** FSDP gathers weights twice and reduces gradients once, in every micro-batch.
+# What a rank sends in a step is its **communication volume**. Its unit is what a rank sends to gather all weights once: here 19 numbers, on many ranks nearly all $\Psi$ parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. For $m$ micro-batches data parallelism and ZeRO-1 have a volume of 2, an all-reduce. ZeRO-2 reduces gradients $m$ times and gathers weights once. So for our four the volumes are 2, 5 and **12**.
 #
 # </details>
+#
+# > **To keep.** FSDP gathers weights twice and reduces gradients once, in every micro-batch.
 
 # %% [markdown]
 # ## Must we wait for the weights?
 #
-# In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
+# So FSDP sends three volumes where data parallelism sends two. Does that cost time? In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
 #
 # Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after another, 9 ms<!-- =6 * 1.5 --> of computing, 12 gathers and 6 reduce-scatters make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
@@ -373,9 +373,9 @@ viz.plot_units(runs, 6)
 #
 # In the lower picture the row *compute* has three wide gaps. At the left it waits for unit 0, and at the right unit 0's gradients are summed up. In the middle it waits for unit 5, with which backward begins. Forward has just freed it, because the library treats all units alike. These three collectives are **exposed**, and add to the 9 ms<!-- =6 * 1.5 --> of computing; the other 15 hide.
 #
-# > **To keep.** Prefetch hides a gather behind the unit before it; the price is that **two** units are whole at a time.
-#
 # </details>
+#
+# > **To keep.** Prefetch hides a gather behind the unit before it; the price is that **two** units are whole at a time, besides the root that you meet below.
 #
 # ## Prove it
 #
@@ -415,7 +415,7 @@ for name, make in (("ZeRO-2", two_micro_batches), ("FSDP", llama_sharded)):
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)  # the last one, FSDP
 
 # %% [markdown]
-# Both agree with one device on every rung, ZeRO-2 even with two micro-batches. In the picture FSDP differs only in the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping needs the *gradient norm*, to which all gradients contribute. So each rank adds up the squares of its own pieces, and an all-reduce adds up these sums. For *save and load* the pieces are put together, and taken apart again.
+# Both agree with one device on every rung, ZeRO-2 even with two micro-batches. In the picture FSDP differs only in the last digits of float64. Two rungs need messages of their own now, because no rank has everything: the gradient norm and save and load. Clipping needs the *gradient norm*, to which all gradients contribute. So each rank adds up the squares of its own pieces, and an all-reduce adds up these sums. For *save and load* the pieces are put together, and taken apart again.
 
 # %% [markdown]
 # ## Measure: what is in memory
@@ -453,9 +453,27 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 #
-# > **To keep.** A peak is a moment: sharing out lowers it only by what is alive then.
-#
 # </details>
+#
+# And with gradient accumulation? From the second micro-batch on, ZeRO-1 has whole gradients at the loss, too. The cell repeats both with two micro-batches.
+
+
+# %% varies="what PyTorch allocates while it computes differs between processors"
+def accumulated(stage):
+    config = TrainConfig(optimizer="adamw", accumulation=2)
+    mesh = make_mesh(dp=dist.get_world_size())
+    trainer = Trainer(Decoder(DEEP), config, mesh=mesh, apply=(zero(stage),))
+    trainer.step(text.batch(0))
+    return max(instant.total for instant in gauges.track_step(trainer, text.batch(1)))
+
+
+for stage in (1, 2):
+    print(
+        f"ZeRO-{stage}, two micro-batches: {run_ranks(accumulated, 4, stage, timeout=55)[0] / 2**20:.1f} MiB"
+    )
+
+# %% [markdown]
+# > **To keep.** A peak is a moment: sharing out lowers it only by what is alive then.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -525,13 +543,11 @@ viz.plot_loss_differences(curves)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Run C agrees in float64, so its drift in float32 is rounding. Run B leaves two clues.
-#
-# The **ladder** trains with SGD, where only weights go from a sound step to the next. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong.
-#
-# The **curve** comes from AdamW. Each corner of a line is a step. In which one does run B's loss, which is known after forward, go wrong?
+# Run C agrees in float64, so its drift in float32 is rounding.
 #
 # </details>
+#
+# Run B leaves two clues. The **ladder** trains with SGD, where only weights go from a sound step to the next. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong. The **curve** comes from AdamW. Each corner of a line is a step. In which one does run B's loss, which is known after forward, go wrong?
 #
 # **Predict.** Which part goes wrong? In the order of time:
 #
@@ -551,18 +567,18 @@ predict(
 #
 # Take the curve first. Run B's loss is right in step 2, so **U** wrote the right weights in step 1, and **G** gathered them. In step 3 the loss is wrong, so step 2 failed after its forward.
 #
-# By the ladder **H**, **R** and **N** worked in step 1. New in step 2 are only weights and the batch. **R** and **N** read neither, and **U** starts from the weights that **G** read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# The ladder uses SGD, so nothing but weights goes from step to step. Its first step was right, so **H**, **R** and **N** *can* work. What could be different in step 2? The weights are new. Who reads weights? **G**, **H** and **U**. G was right, for the loss of step 2 is. U takes the pieces that G had gathered. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1. (ZeRO++ calls it a secondary partition, `zero_hpz_partition_size`.)
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides most of the wrong factor away, so the curve hides it.
-#
-# > **To keep.** Ask of each part of a step what it reads, and what of that was new when the run went wrong.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). So each rank divides by another norm, rank 0 by 0.9 and rank 1 by 0.45 of the right one. Adam hides much of that, so the first picture looks sound, and only the second shows the drift.
 #
 # </details>
+#
+# > **To keep.** Ask of each part of a step what it reads, and what of that was new when the run went wrong.
 
 # %% [markdown]
 # ## Back to the large models
 #
-# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on 128 GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU would share them with its twins in the 127 other copies, keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and send no more.
+# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on 128 GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU shares them with the 127 that have the same part of the model, its **data-parallel group**. It keeps 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and sends no more.
 #
 # > **To keep.** A higher stage never sends less, so take the lowest that fits.
 #
@@ -574,12 +590,14 @@ kept = {
 }
 fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
 predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
-display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its fields other numbers
+display(
+    viz.zero_explorer(30, GPUS), viz.animate_zero_stages(30, 8)
+)  # give the first one's fields other numbers
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture above the bars, even ZeRO-2 stays above the red line, so the stage to take depends on how many share.
+# On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture below the bars, even ZeRO-2 stays above the red line, so the stage to take depends on how many share.
 #
 # And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown that the training stays the same.
 #
@@ -596,9 +614,9 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its
 # %% [markdown]
 # Go down the table, and stop at the first line that makes the model fit.
 #
-# *Going deeper* shows what the table leaves out. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes.
+# *Going deeper* shows what the table leaves out. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes: **HSDP**. And the root, embedding and head, is whole all the time: in Llama 3.1 8B 2.1 GB<!-- =2 * 2 * load_model("llama3_1_8b").vocab_size * load_model("llama3_1_8b").hidden_size / GB -->, unless these get units of their own.
 #
-# And a gather hides only behind enough computing. On 64 H100s of the Kempner cluster, the gather of a Llama 3.1 8B layer hides if each GPU has at least about 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens.
+# And a gather hides only behind enough computing. On 64 H100s of the Kempner cluster, the gather of a Llama 3.1 8B layer hides in forward if each GPU has at least about 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens.
 
 # %% [markdown]
 # ## The file behind this lesson
@@ -628,7 +646,7 @@ score()
 # </details>
 #
 # <details><summary>3. When would ZeRO-2 lower the peak that we measured?</summary>
-# With so few tokens that a block's backward frees less than it brings, because then the end of backward is highest.
+# With so few tokens that a block's backward frees less than it brings, because then the end of backward is highest. Or with gradient accumulation, where whole gradients are alive at the loss.
 # </details>
 
 # %% [markdown]
@@ -694,11 +712,11 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# In the first line each of the four blocks is a unit, and the rest is the root's. `by_block_and_size` makes units of embedding and head as well, if they are as large as a block. In Llama 3.1 8B they are, but here they are smaller, so two lines are equal. `by_block_group` joins two neighbours. `size_based` asks only for enough parameters, a hundred million in PyTorch and 30,000 here, so it finds units *within* blocks.
+# In the first line each of the four blocks is a unit, and the rest is the root's. `by_block_and_size` makes units of embedding and head as well, if they are as large as a block; OLMo's own policy of this name does not ask for the size. In Llama 3.1 8B they are, but here they are smaller, so two lines are equal. `by_block_group` joins two neighbours. `size_based` asks only for enough parameters, a hundred million in PyTorch and 30,000 here, so it finds units *within* blocks.
 #
 # ## Four strategies
 #
-# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is FSDP as above, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
+# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is FSDP as above, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD`, today's **HSDP**, shares weights among neighbours only, and the groups of neighbours are copies of each other.
 
 # %%
 for strategy, shards in (
@@ -715,7 +733,7 @@ for strategy, shards in (
     print(f"{strategy:14} equal on two rungs; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, while ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so its volume is 2. The price is that in the middle of a step the whole model is there.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, while ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so its volume is 2 in each micro-batch, $2m$ in all, where ZeRO-2's is $m + 1$. PyTorch's switch for it is `reshard_after_forward=False`. The price is that in the middle of a step the whole model is there.
 #
 # `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one NVLink domain, the slow wire carries only about a quarter of the last line's bytes. But then the model has to fit into one domain.
 
@@ -729,23 +747,24 @@ for strategy, shards in (
 # | pieces of any length | a DTensor, `Shard(0)` | cut in its first dimension, and padded to be sent |
 # | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them; that makes a volume of $2m + 1$ |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
-# | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
+# | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out, and broadcast after DDP's whole all-reduce: a volume of 3 |
+# | `zero(1)`, `zero(2)` | DeepSpeed: `zero_optimization: {stage: 1}`, `2` | gradients in flat **buckets** of `reduce_bucket_size` |
 
 # %% [markdown]
 # ## Does a gather hide?
 #
 # Prefetch hides a gather only if the layer before it computes long enough. That depends on how many tokens a GPU has.
 #
-# Take 64 H100s of the Kempner cluster, four in a node, each node with four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB -->. In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. A textbook's ring leaves each node through one card and gathers them in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(wires(load_cluster("kempner_h100")).card) -->. NCCL opens a ring through each card, and takes 3 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, of which 0.9 ms<!-- =63 * 1e3 * wires(load_cluster("kempner_h100")).card.alpha_s --> are latency.
+# Take 64 H100s of the Kempner cluster, four in a node, each node with four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB -->. In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. NCCL's rings through all cards gather them in 2.5 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, of which 0.4 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=64, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> are latency.
 #
-# For a sequence of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> in this layer, attention included, at 40 %<!-- =40 --> of its peak. So there the gather hides easily. For 2048 tokens it computes 2.3 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=2048, causal=True)[:2]) / 32 * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and then it waits. The border is near 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens: below it the wire sets the pace, above it arithmetic does. A picture with such a border is called a **roofline**. On Puhti, where four V100s share two slow cards, the same gather takes 18 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("puhti_v100"))) -->.
+# For a sequence of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> in this layer, attention included, at 40 %<!-- =40 --> of its peak. So there the gather hides easily. For 1024 tokens it computes 1.2 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=1024, causal=True)[:2]) / 32 * 1024 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and then it waits. The border is near 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens: below it the wire sets the pace, above it arithmetic does. What decides is how many operations a byte brings, the **arithmetic intensity**; a picture of this border is called a **roofline**.
 
 # %% [markdown]
 # ## Mixed precision
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide a gather and a reduction? In the last part's example backward computes twice as long as forward, 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 3 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, as before, of which 0.9 ms<!-- =63 * 1e3 * wires(load_cluster("kempner_h100")).card.alpha_s --> are latency.
+# Can backward hide a gather and a reduction? In the last part's example backward computes twice as long as forward, 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 2.5 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, as before, of which 0.4 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=64, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> are latency.
 #
 # **Predict** how long both take, if gradients are summed up in float32.
 

@@ -69,13 +69,13 @@ bars = {
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
+# The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, of a fused attention kernel, which keeps no scores. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
 # Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward. By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
 
 # %% [markdown]
 # You will be able to
-# - cut a model along two axes, and say what every rank holds.
+# - cut a model along two axes (**2-D parallelism**), and say what every rank holds.
 # - choose which axis gets the fast wires, or recompute instead.
 # - prove in four ways that a parallel Llama is still the same Llama.
 # - say what a formula for memory leaves out.
@@ -90,7 +90,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # In lesson 05 four GPUs read the *same* sequence. Each has a part of every matrix, and so a part of the activations. Our eight make two such groups. Two GPUs with the same part, one of each group, share it by FSDP.
 #
-# Take the perceptron and four ranks. Ranks side by side read the same samples, and tensor parallelism cuts matrices between them. Ranks below each other read different samples, and FSDP cuts what is left.
+# Take the perceptron and four ranks on a **device mesh** of two by two. Ranks side by side read the same samples, and tensor parallelism cuts matrices between them. Ranks below each other read different samples, and FSDP cuts what is left.
 #
 # $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
 
@@ -124,7 +124,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # ### Which cut comes first?
 #
-# Suppose that FSDP came first and gave each of the four ranks a quarter of a layer. To compute, a rank would gather the other three quarters, although it uses only half of the layer. In our order a rank gathers just that half. It already has half of the half, so it receives one quarter instead of three.
+# Suppose FSDP cut first, over all four ranks, and `tp` had to cut what FSDP gathers. A rank has a quarter of a layer, so it would gather the other three, and then use only half of all. In our order it gathers only its half. Of that it has one quarter already, so it receives one quarter instead of three.
 #
 # > **To keep.** First `tp`, then `dp`: then FSDP gathers only what the rank computes with.
 
@@ -133,14 +133,14 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # The matrices are cut twice, but what runs between attention and feed-forward is whole. Both end with an all-reduce, so every rank along `tp` holds *all* positions.
 #
-# But an all-reduce is a reduce-scatter, then a gather, so pause between the two. Each of four ranks then has the sums of 2048 positions. It computes their RMSNorms, and only then gathers all.
+# But an all-reduce is a reduce-scatter and then an all-gather. So do the work between the blocks after the first and before the second. With `tp` 4 each rank has the sums of 8192 / 4 = 2048 positions there. It computes their RMSNorms, and only then gathers all.
 #
 # | a rank keeps | inside attention and feed-forward | between them |
 # | --- | --- | --- |
-# | without the pause | a quarter | everything |
-# | with the pause | a quarter | a quarter |
+# | all-reduce in one | a quarter | everything |
+# | work in between | a quarter | a quarter |
 #
-# That is **sequence parallelism**. Backward needs the gathered input, too. Our ranks do not keep it but gather it again: `"regather"`.
+# That is **sequence parallelism**. To make the gradient of a weight, backward needs the gathered input again. To keep it would undo the gain. So our ranks keep their quarter and gather once more in backward: one message more, and much less memory. Our name for that is `"regather"`; PyTorch keeps it.
 #
 # > **To keep.** Tensor parallelism alone cuts activations inside the blocks; sequence parallelism cuts those between them.
 
@@ -158,7 +158,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # Along `dp` weights travel in two gathers, and gradients in one reduce-scatter. Tensor parallelism leaves a rank a quarter of the layer's 218 million parameters. Two ranks share this quarter, and each sends half each time.
 #
-# **Predict.** Which of the two sends more, and how many times as much?
+# **Predict.** How many times as much as FSDP does `tp` send?
 
 # %%
 activation = TEXT.sequence * LLAMA.hidden_size * 2  # bytes, of all positions
@@ -166,35 +166,34 @@ by_tp = 10 * 3 / 4 * activation
 by_fsdp = 3 * 1 / 2 * costs.layer_parameters(LLAMA) / 4 * 2
 predict("times as much", guess=None, answer=by_tp / by_fsdp, tolerance=0.05)
 print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:.0f} MB along dp")
-print(f"they would be equal for a sequence of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
 # Here `tp` sends more. But only activations grow with the sequence, so for short sequences FSDP sends more. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. Over Puhti's cards that takes 8.7 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4) -->, because four such rings share them. It hides all the same, down to sequences of about 4,000<!-- =1000 * round(8192 / 1000 * (1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4)) / (1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12)) --> tokens.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. Four pairs of GPUs, one for each place on `tp`, do so at the same moment and share the two cards, which takes 8.7 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4) -->. By this estimate a gather hides in forward, down to sequences of about 4,000<!-- =1000 * round(8192 / 1000 * (1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4)) / (1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12)) --> tokens.
 #
-# But what `tp` gathers is the input of the very next matrix, so there everybody waits. It is **exposed communication**, however long the sequence is.
-#
-# > **To keep.** Do not ask who sends more. Ask whose messages can hide, and give the fast wire to the others.
+# But what `tp` gathers is the input of the very next matrix, so in forward everybody waits. It is **exposed communication**, however long the sequence is. In backward a good trainer hides some of the five messages of a block, as lesson 05 said (**async TP**; Megatron's `--tp-comm-overlap`). Ours does not, so we count all ten of a layer.
 #
 # </details>
+#
+# > **To keep.** Do not ask who sends more. Ask whose messages can hide, and give the fast wire to the others.
 
 # %% [markdown]
 # ## Messages, or a second forward?
 #
 # Both cures make a step longer. A layer's backward takes twice as long as its forward, so a second forward adds a third. How much does the exposed communication of `tp` add? Compare four ways:
 #
-# - A: `tp` 4 inside a node, `dp` between nodes.
-# - B: the axes swapped, so that each `tp` group has two GPUs in each node.
+# - A: `tp` 4 inside a node, `dp` between nodes: groups {0 1 2 3} and {4 5 6 7}.
+# - B: the axes swapped: groups {0 2 4 6} and {1 3 5 7}, with two GPUs in each node.
 # - C: `tp` 8 over both nodes, where each GPU computes half as much.
-# - D: `tp` 4 inside a node of H800s, which compute eight times as fast as V100s, and whose NVLink carries 200 GB/s<!-- =wires(load_cluster("deepseek_h800")).inside_bytes_per_s / GB -->.
+# - D: `tp` 4 inside a node of L40S, which compute three times as fast as V100s and have no NVLink. Their PCIe carries 31.5 GB/s<!-- =wires(load_cluster("aws_l40s")).inside_bytes_per_s / GB -->.
 #
 # **Predict.** In which ways are the messages cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
 
 # %%
-H800 = load_cluster("deepseek_h800")
+L40S = load_cluster("aws_l40s")
 
 
 def longer(cluster, tp, stride=1):
@@ -205,7 +204,7 @@ def longer(cluster, tp, stride=1):
     return 10 * costs.collective_s("all_gather", "ring", **ring) / computing_s
 
 
-ways = {"A": (PUHTI, 4), "B": (PUHTI, 4, 2), "C": (PUHTI, 8), "D": (H800, 4)}
+ways = {"A": (PUHTI, 4), "B": (PUHTI, 4, 2), "C": (PUHTI, 8), "D": (L40S, 4)}
 cheaper = [way for way, setting in ways.items() if longer(*setting) < 1 / 3]
 predict("ways that are cheaper than a second forward", guess=None, answer="".join(cheaper) or "none")
 for way, (cluster, *degrees) in ways.items():
@@ -214,17 +213,19 @@ for way, (cluster, *degrees) in ways.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Compare A and B. They send the same bytes, but in B two rings leave each node and share its cards. That makes the messages about 12<!-- =(10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=2) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) / (10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) --> times as dear, and that is why our mesh is `("dp", "tp")`. In C one ring has both cards, but each GPU has less to compute meanwhile. So `tp` stays within its domain.
+# Compare A and B. They send the same bytes, but in B both groups leave each node and share its cards. That makes the messages about 12<!-- =(10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=2) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) / (10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) --> times as dear, and that is why our mesh is `("dp", "tp")`. In C one ring has both cards, but each GPU has less to compute meanwhile. So `tp` stays within its domain.
 #
-# D is the surprise: even inside the domain messages cost more than a second forward, because computing is eight times as fast and the wire is not. The H800 is an H100 with less than half of its NVLink. With all 450 GB/s<!-- =wires(load_cluster("dgx_h100")).inside_bytes_per_s / GB --> of the H100 D is at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->, and messages win. DeepSeek trained its V3 on H800s, and did without tensor parallelism.
+# D is the surprise: inside a node, and yet the messages take most of the time that computing takes, because the GPU is three times as fast and the wire far slower. On eight H100s of one node D would be at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->. In between lie H800s, H100s with less than half of the NVLink: 39 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) --> with all ten messages exposed, 23 %<!-- =100 * 6 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) --> if four of them hide in backward. DeepSeek trained its V3 on H800s, and did without tensor parallelism.
 #
-# > **To keep.** Whether messages or recomputation are cheaper depends on how much a machine computes while it sends a byte.
+# There is a third cure between the two, **selective recomputation**: compute again only what is cheap and large.
 #
 # </details>
 #
+# > **To keep.** Whether messages or recomputation are cheaper depends on how much a machine computes while it sends a byte.
+#
 # ## Run it
 #
-# Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
+# Before anybody trusts eight GPUs to it, try it small. Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
 
 # %%
 SMALL = ModelConfig(
@@ -284,7 +285,7 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Why do only ranks 0 and 1 keep the embedding? Each place on `tp` has half of the embedding and half of the head, and in the root's row these stand one behind the other. FSDP cuts that row in the middle, so the upper rank keeps the embedding and the lower one the head. Only RMSNorms are there twice.
+# Why do only ranks 0 and 1 keep the embedding? FSDP makes one row of each block, and one of what is in no block, the **root**. Each place on `tp` has half of the embedding and half of the head, and in the root's row these stand one behind the other. FSDP cuts that row in the middle, so the upper rank keeps the embedding and the lower one the head. In a block attention stands first, and feed-forward behind. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
@@ -338,9 +339,9 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # That was float64, but in bfloat16 layouts hardly ever give equal gradients. How far off may ranks be? *Measure* it: one device's gradients in float32 and bfloat16 differ by rounding alone, so ranks should be about as far off.
 #
-# Try it on a bug. Each rank along `tp` has half of the positions, and so only one term of an RMSNorm's gradient. The bug forgets to add the terms up.
+# Try it on a bug. Each rank along `tp` has half of the positions. So of a weight that every rank has whole it finds only one term of the gradient, and the bug forgets to add the terms up.
 #
-# **Predict.** In proof 2 one wrong module spoilt 17 of 51 outputs. How many of the model's 39 gradients does this bug spoil? Ask who reads the gradient of a weight.
+# **Predict.** In proof 2 one wrong module spoilt 17 of 51 outputs. How many of the model's 39 gradients does this bug spoil?
 
 
 # %% varies="rounding differs between processors"
@@ -369,11 +370,11 @@ viz.plot_rounding(runs, sound=SOUND)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It spoils nine, all RMSNorms. They lie above the dashed line, our limit. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
-#
-# > **To keep.** How much may rounding explain? As much as it changes one device. What is further off is a bug.
+# It spoils nine, all RMSNorms. They lie above the dashed line, our limit: four times as far off as one device's own rounding, because that varies from run to run. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
 #
 # </details>
+#
+# > **To keep.** How much may rounding explain? As much as it changes one device. What is further off is a bug.
 #
 # *Going deeper* has a fifth proof: would the model still say the same words?
 #
@@ -416,18 +417,18 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# They do not shrink! Half of two sequences is one sequence, so each rank keeps as much. On the mesh it keeps a little more, because some lie on both ranks of a pair. The mesh's peak is lower, because gathered weights are halved.
+# They do not shrink! Half of two sequences is one sequence, so each rank keeps as much. On the mesh it keeps a little more for each block. The mesh's peak is lower, because gathered weights are halved.
 #
 # So where is the gain? Look at the lowest strip: each pair reads one sequence, and activations are halved. FSDP cannot hand out less than a whole sequence, so eight GPUs read eight at a time, however long these are. With `tp` 4 four GPUs share one sequence, as if they were one GPU with four times the memory. So our eight would read only two at a time.
 #
-# > **To keep.** Tensor parallelism does not shrink the activations of a batch; it lets fewer sequences be read at a time.
-#
 # </details>
+#
+# > **To keep.** Tensor parallelism does not shrink the activations of a batch; it lets fewer sequences be read at a time.
 
 # %% [markdown]
 # ## Save here, go on there
 #
-# On Monday you have four GPUs, and on Tuesday only two. How can the run go on? Perhaps no rank has room for the whole model, so each writes only what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those.
+# The field calls this **resharding** a **distributed checkpoint** (DCP). On Monday you have four GPUs, and on Tuesday only two. How can the run go on? Perhaps no rank has room for the whole model, so each writes only what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those.
 
 
 # %%
@@ -479,7 +480,7 @@ with TemporaryDirectory() as folder:
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `tensor(sequence_parallel="regather")` | `SequenceParallel` and layouts in a plan | you write it for each model |
+# | `tensor(sequence_parallel="regather")` | `SequenceParallel` and layouts in a plan | you write it for each model; gathered inputs are kept, which would add 3 GiB<!-- =2 * 3 / 4 * 8192 * 4096 * 2 * 32 / GiB --> here |
 # | a table of places | placements in each DTensor | a weight knows its place, and FSDP2 cuts its rows |
 # | `save_pieces` | `dcp.save` | no checksums |
 
@@ -488,7 +489,7 @@ with TemporaryDirectory() as folder:
 #
 # Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The next cell draws their losses, and below them how far each run is from one device. Ask of each whether rounding alone could have taken it there.
 #
-# **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
+# **Predict.** Which runs are sound? The upper picture shows their losses, in which hardly anything can be seen. Name them, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
 names = sorted(
@@ -529,13 +530,13 @@ for run, make in makers.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# At the end all three are far off, so look at the beginning. For twenty steps run B is less than 1e-05 off, before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
+# At the end all three are off, so look at the beginning of the lower picture. For twenty steps run B is less than 1e-05 off, before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
 #
 # The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more. Or the sum was divided by all four, although only two had read different sequences. On two by two both mistakes leave one half, so take three ranks along `dp` and two along `tp`.
 #
 # </details>
 #
-# **Predict.** Which fraction would the *second* mistake leave there? The cell shows what the run leaves.
+# **Predict.** What fraction does each mistake leave there, the first and the second? Guess the one that the run leaves; one of the two it is.
 
 
 # %%
@@ -554,9 +555,9 @@ except NotEqual as error:
 #
 # Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
 #
-# > **To keep.** Test on a mesh whose sides differ.
-#
 # </details>
+#
+# > **To keep.** Test on a mesh whose sides differ.
 
 
 # %% [markdown]
@@ -596,7 +597,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # By this formula it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
 #
-# The price is small: on these nodes the messages make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, and recomputation adds a third. Only two sequences are read at a time instead of eight, but four GPUs share each and read it about four times as fast. So the **throughput**, in tokens per second, hardly changes.
+# And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays, too: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often. Four GPUs read a sequence about four times as fast as one, so the **throughput**, in tokens per second, suffers only a little.
 #
 # So much for the bar. Does it really fit? Before you rent the nodes, ask somebody more careful: `plan`, the program of lesson 08. The table above the bars has its answer for exactly this layout.
 #
@@ -614,9 +615,9 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | what hurts | take | because |
 # | --- | --- | --- |
 # | only states do not fit | FSDP | its messages hide |
-# | one sequence does not fit | TP in the NVLink domain, FSDP between | cheaper than a second forward |
+# | one sequence does not fit | TP in the NVLink domain, FSDP between | cheaper than a second forward, where the wires are fast for the GPU |
 # | the same, but messages cost more | recompute | it needs no wire |
-# | a domain is too small | TP and recompute | a wider `tp` needs slow wires |
+# | a domain is too small, or memory still lacks | TP and recompute | a wider `tp` needs slow wires |
 # | fewer sequences in a batch than GPUs | TP, too | FSDP needs a sequence for each rank |
 # | everything fits | DDP | no weights to gather |
 #
@@ -877,6 +878,6 @@ for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:
     print(f"2 % less ran: {row['fits 98 %']}, 2 % more ran: {row['fits 102 %']}")
 
 # %% [markdown]
-# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. We take it for the room in which cuBLAS multiplies matrices. So the formula also knows the longest sequence. In these runs of 8B the peak is the end of backward. And with one short sequence the GPU hardly computes: each step moves all of Adam's numbers, however few tokens there were.
+# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. (That is of what PyTorch allocates. CUDA and NCCL take more beside it, which we measured and took off first.) We take it for the room in which cuBLAS multiplies matrices. So the formula also knows the longest sequence. In these runs of 8B the peak is the end of backward. And with one short sequence the GPU hardly computes: each step moves all of Adam's numbers, however few tokens there were.
 #
 # References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*; DeepSeek-AI 2024, *DeepSeek-V3*, section 3.2.
