@@ -18,6 +18,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 from tools.outputs import machine_paths, store, tidy
 from tools.paths import ROOT, quiet_kernels, unhurried
+from tools.words import with_link
 
 NOTEBOOKS = ROOT / "notebooks"
 ASKS = re.compile(r"^ *predict\(", re.MULTILINE)
@@ -33,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="?", default="", help="start of a name, for instance 02")
     parser.add_argument("--check", action="store_true", help="do not build, report drift")
+    parser.add_argument("--texts", action="store_true", help="renew the prose alone, where no code has changed")
     arguments = parser.parse_args()
     if arguments.check:
         lines = all_drift(NOTEBOOKS)
@@ -42,7 +44,7 @@ def main() -> int:
     for source in sorted((NOTEBOOKS / "src").glob(f"{arguments.only}*.py")):
         started = time.monotonic()
         try:
-            build(source, target_of(source))
+            (renew_texts if arguments.texts else build)(source, target_of(source))
         except (CellExecutionError, CellTimeoutError, ValueError) as error:
             print(f"{source.stem}: {error}", file=sys.stderr)
             return 1
@@ -77,11 +79,26 @@ def build(source: Path, target: Path) -> None:
     store(notebook, target)
 
 
+def renew_texts(source: Path, target: Path) -> None:
+    """Write `source` with the outputs that are there, without running anything.
+
+    Raises: ValueError if a code cell has changed.
+    """
+    notebook, there = read_source(source), nbformat.read(target, as_version=4)
+    pairs = [[cell for cell in one.cells if cell.cell_type == "code"] for one in (notebook, there)]
+    if [cell.source for cell in pairs[0]] != [cell.source for cell in pairs[1]]:
+        raise ValueError(f"{target.name}: its code has changed; run make notebooks ONLY={source.stem[:2]}")
+    for cell, executed in zip(*pairs, strict=True):
+        cell.outputs, cell.execution_count = executed.outputs, executed.execution_count
+    nbformat.write(notebook, target)
+
+
 def read_source(source: Path) -> Any:
-    """Read percent text as a notebook with cell ids that stay while a cell's text stays."""
+    """Read percent text as a notebook with cell ids that stay while a cell's text stays; it links the words' page."""
     notebook = jupytext.read(source, fmt="py:percent")
     seen: set[str] = set()
     for cell in notebook.cells:
+        cell.source = with_link(cell.source)
         cell.id = stable_id(cell.source, seen)
         cell.metadata = metadata_of(cell)
     notebook.metadata = nbformat.from_dict(METADATA)

@@ -8,8 +8,9 @@ import nbformat
 import pytest
 
 from tools import build_notebooks, outputs
-from tools.build_notebooks import all_drift, build, drift, read_source
+from tools.build_notebooks import all_drift, build, drift, read_source, renew_texts
 from tools.outputs import machine_paths, store
+from tools.words import LINK
 
 SOURCE = """# %% [markdown]
 # # Title
@@ -97,6 +98,19 @@ def test_drift_is_found(executed):
     assert drift(source, target) == [
         "90_probe: cell 2 is marked otherwise than in its source; run make notebooks ONLY=90"
     ]
+
+
+def test_prose_is_renewed_without_a_run_and_code_is_not(executed):
+    source, target = executed
+    before = [cell.outputs for cell in nbformat.read(target, as_version=4).cells if cell.cell_type == "code"]
+    source.write_text(source.read_text().replace("# # Title\n", "# # Another\n#\n# **Next:** the end.\n"))
+    renew_texts(source, target)
+    cells = nbformat.read(target, as_version=4).cells
+    assert drift(source, target) == [] and cells[0].source == f"# Another\n\n**Next:** the end.\n\n{LINK}"
+    assert [cell.outputs for cell in cells if cell.cell_type == "code"] == before
+    source.write_text(source.read_text().replace("1 + 1", "1 + 2"))
+    with pytest.raises(ValueError, match=r"90_probe.ipynb: its code has changed; run make notebooks ONLY=90"):
+        renew_texts(source, target)
 
 
 def test_a_notebook_that_was_never_run_is_drift(tmp_path):
