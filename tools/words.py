@@ -54,8 +54,9 @@ def part(source: Path, number: str) -> str:
 
 def row(word: Word, source: Path) -> str:
     """Return one row, with a link to the section in which the word stands in bold."""
-    section = next(where_bold(word, source), title(source))
-    where = f"[{section.partition(' · ')[2] or section}]({source.stem}.ipynb#{quote(section.replace(' ', '-'))})"
+    section = next(where_bold(word, source), "")
+    anchor = f"#{quote(section.replace(' ', '-'))}" if section else ""
+    where = f"[{section.partition(' · ')[2] or section or title(source)}]({source.stem}.ipynb{anchor})"
     ours = " (our own word)" if word.get("ours") else ""
     return f"| **{word['term']}**{ours} | {word['says']} | {word['others']} | {where} |"
 

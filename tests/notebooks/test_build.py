@@ -63,11 +63,13 @@ def test_a_varying_output_is_marked_with_its_reason(tmp_path):
     assert varying.metadata == {"tags": ["nbval-ignore-output"]} and other.metadata == {}
 
 
-def test_imports_and_answers_are_folded_away(tmp_path):
-    text = '# %% folded=true\nimport math\n\n# %%\nif True:\n    predict("p", guess=None, answer=1)\n\n# %%\npredict\n'
-    imports, question, other = read_source(written(tmp_path, text)).cells
+def test_imports_and_what_answers_a_text_s_question_are_folded_away(tmp_path):
+    asked = "# %% [markdown]\n# **Before you run it**: how many?\n\n# %%\n"
+    text = f'# %% folded=true\nimport math\n\n{asked}2\n\n# %%\n3\n\n{asked}predict("p", guess=None, answer=1)\n'
+    imports, _, answer, other, _, question = read_source(written(tmp_path, text)).cells
     assert imports.metadata == {"jupyter": {"source_hidden": True}}
-    assert question.metadata == {"jupyter": {"outputs_hidden": True}} and other.metadata == {}
+    assert answer.metadata == {"jupyter": {"outputs_hidden": True}} and other.metadata == {}
+    assert question.metadata == {}  # its output folds itself
 
 
 def test_ids_stay_when_another_cell_is_inserted(tmp_path):
