@@ -62,6 +62,7 @@ notebooks: setup-dev  ## execute notebooks/src and write the notebooks with thei
 	@$(DEVELOPER) -m tools.build_notebooks $(ONLY)
 	@$(DEVELOPER) -m tools.readme_figure
 	@$(DEVELOPER) -m tools.contents
+	@$(DEVELOPER) -m tools.words
 	@$(DEVELOPER) -m tools.settings_page
 
 exercises: setup-dev  ## build the learners' copies of the exercises (ONLY=03)

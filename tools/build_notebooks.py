@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -18,9 +17,10 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 from tools.outputs import machine_paths, store, tidy
 from tools.paths import ROOT, quiet_kernels, unhurried
+from tools.words import with_link
 
 NOTEBOOKS = ROOT / "notebooks"
-ASKS = re.compile(r"^ *predict\(", re.MULTILINE)
+ASKS = "**Before you "  # run it, or run the next cell: a question without a `predict`
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -33,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="?", default="", help="start of a name, for instance 02")
     parser.add_argument("--check", action="store_true", help="do not build, report drift")
+    parser.add_argument("--texts", action="store_true", help="renew the prose alone, where no code has changed")
     arguments = parser.parse_args()
     if arguments.check:
         lines = all_drift(NOTEBOOKS)
@@ -42,7 +43,7 @@ def main() -> int:
     for source in sorted((NOTEBOOKS / "src").glob(f"{arguments.only}*.py")):
         started = time.monotonic()
         try:
-            build(source, target_of(source))
+            (renew_texts if arguments.texts else build)(source, target_of(source))
         except (CellExecutionError, CellTimeoutError, ValueError) as error:
             print(f"{source.stem}: {error}", file=sys.stderr)
             return 1
@@ -77,33 +78,50 @@ def build(source: Path, target: Path) -> None:
     store(notebook, target)
 
 
+def renew_texts(source: Path, target: Path) -> None:
+    """Write `source` with the outputs that are there, without running anything.
+
+    Raises: ValueError if a code cell has changed.
+    """
+    notebook, there = read_source(source), nbformat.read(target, as_version=4)
+    pairs = [[cell for cell in one.cells if cell.cell_type == "code"] for one in (notebook, there)]
+    if [cell.source for cell in pairs[0]] != [cell.source for cell in pairs[1]]:
+        raise ValueError(f"{target.name}: its code has changed; run make notebooks ONLY={source.stem[:2]}")
+    for cell, executed in zip(*pairs, strict=True):
+        cell.outputs, cell.execution_count = executed.outputs, executed.execution_count
+    nbformat.write(notebook, target)
+
+
 def read_source(source: Path) -> Any:
-    """Read percent text as a notebook with cell ids that stay while a cell's text stays."""
+    """Read percent text as a notebook with cell ids that stay while a cell's text stays; it links the words' page."""
     notebook = jupytext.read(source, fmt="py:percent")
     seen: set[str] = set()
-    for cell in notebook.cells:
+    for cell, before in zip(notebook.cells, [None, *notebook.cells], strict=False):
+        cell.source = with_link(cell.source)
         cell.id = stable_id(cell.source, seen)
-        cell.metadata = metadata_of(cell)
+        cell.metadata = metadata_of(cell, answers=before is not None and asks(before))
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
 
 
-def metadata_of(cell: Any) -> dict[str, Any]:
+def metadata_of(cell: Any, *, answers: bool = False) -> dict[str, Any]:
     """Return what nbval and JupyterLab are told about a cell, from the marks of its source.
 
     `# %% varies="reason"`: its output differs from run to run, so nbval does not compare it. `# %% folded=true`: its
-    code is folded away. The answer of a prediction is folded away without a mark. Other tags are kept.
+    code is folded away. What `answers` a question of the text above is folded away too; what answers a `predict` has
+    folded itself, since other viewers than JupyterLab read no mark. Other tags are kept.
     """
     tags = [*cell.metadata.get("tags", []), *(["nbval-ignore-output"] if cell.metadata.get("varies") else [])]
-    folded = {"source_hidden": bool(cell.metadata.get("folded")), "outputs_hidden": asks(cell)}
-    found = {"tags": tags, "jupyter": {what: True for what, hidden in folded.items() if hidden}}
+    hidden = answers and cell.cell_type == "code" and "predict(" not in cell.source
+    folded = {"source_hidden": bool(cell.metadata.get("folded")), "outputs_hidden": hidden}
+    found = {"tags": tags, "jupyter": {what: True for what, hides in folded.items() if hides}}
     return {name: value for name, value in found.items() if value}
 
 
 def asks(cell: Any) -> bool:
-    """Whether a cell asks for a prediction."""
-    return cell.cell_type == "code" and bool(ASKS.search(cell.source))
+    """Whether a text ends with a question to be answered before the cell below it runs."""
+    return cell.cell_type == "markdown" and ASKS in cell.source.rpartition("\n## ")[2].rpartition("</details>")[2]
 
 
 def stable_id(text: str, seen: set[str]) -> str:

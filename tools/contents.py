@@ -16,7 +16,8 @@ _OPENING = """# The course, lesson by lesson
 Each lesson begins where the one before it still hurts, so read them in order. The minutes are those of its core path:
 to read it, to run it, and to think of a number before each result. What lies behind *Going deeper* comes on top, and
 you can skip it. `make lab` opens copies of all this without results; here they stand with them. Of the slides you find
-the text here, and `make slides` makes HTML and PDF of it in `build/slides`."""
+the text here, and `make slides` makes HTML and PDF of it in `build/slides`. [What others call it](WORDS.md) has the
+words of the course beside those of papers, logs and frameworks."""
 
 
 def contents() -> str:

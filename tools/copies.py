@@ -20,6 +20,7 @@ from tools.work_contents import for_work
 SOURCES = ("notebooks", "exercises/release")
 SCRIPTS = "notebooks/scripts"
 PUBLISHED_CONTENTS, CONTENTS = "notebooks/README.md", "Contents.md"
+WORDS = "notebooks/WORDS.md"
 LIBRARY = "course_lib"
 COPIED = ".copied.json"  # by name, the newest version that its learner was given: a digest
 KERNEL = Path(__file__).parent / "jupyterlab/kernels/python3/kernel.json"
@@ -113,11 +114,11 @@ def _sign(notebooks: Iterable[Path]) -> None:
 
 
 def files_for_learners(course: Path) -> Iterator[tuple[str, str]]:
-    """The name, relative to `work`, and the text of all that learners get: contents, notebooks, take-home scripts."""
+    """The name, relative to `work`, and the text of all that learners get: contents, words, notebooks, scripts."""
     if (course / PUBLISHED_CONTENTS).exists():
         yield CONTENTS, for_work((course / PUBLISHED_CONTENTS).read_text(encoding="utf-8"))
     found = [path for folder in SOURCES for path in sorted((course / folder).rglob("*.ipynb"))]
-    found += sorted((course / SCRIPTS).glob("*.py"))
+    found += [*sorted((course / SCRIPTS).glob("*.py")), *course.glob(WORDS)]
     for path in found:
         if ".ipynb_checkpoints" not in path.parts:
             yield path.relative_to(course).as_posix(), for_learners(path)

@@ -22,6 +22,7 @@ SOLUTION = re.compile(
 HIDDEN = re.compile(r"^### BEGIN HIDDEN TESTS\n.*?^### END HIDDEN TESTS\n?", re.DOTALL | re.MULTILINE)
 MARKS = re.compile(r"^[ ]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\n", re.MULTILINE)
 COMPUTED = re.compile(r" ?<!-- =.*?-->", re.DOTALL)  # how a number was computed: for the check of the master alone
+SETUP = "setup"  # the grade id of the first code cell
 SEED = re.compile(r"^GRADE_SEED = (?P<seed>\d+)", re.MULTILINE)
 
 
@@ -51,9 +52,11 @@ def learner_copy(source: Path, seed: int = 0) -> Any:
 
 
 def solution_copy(source: Path, seed: int = 0) -> Any:
-    """The master with its solutions, to be executed; no cell is expected to raise."""
+    """The master with its solutions, to be executed; no cell is expected to raise. Answers and the setup are folded."""
     notebook = read_master(source, seed)
     for cell in notebook.cells:
+        if cell.cell_type == "code" and (cell.id == SETUP or SOLUTION.search(cell.source)):
+            cell.metadata["jupyter"] = {"source_hidden": True}
         cell.source = MARKS.sub("", cell.source + "\n").rstrip("\n")
         cell.metadata.pop("tags", None)
     return notebook

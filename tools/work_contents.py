@@ -12,7 +12,8 @@ you can skip it.
 
 These are your own copies, without results: what you change in them stays, also when the course is updated. Near the
 top of each page stands a cell called **Setup**. Run it first, and again whenever you have restarted the kernel. The
-slides are not here: `make slides` writes them into `build/slides`, as HTML and PDF."""
+slides are not here: `make slides` writes them into `build/slides`, as HTML and PDF. [What others call
+it](notebooks/WORDS.md) has the words of the course beside those of papers, logs and frameworks."""
 _SLIDES = re.compile(r"( · )?\[[^\]]*\]\(\.\./slides/[^)]*\)")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _LINK = re.compile(r"\]\((?!https?://)(?P<place>[^)]+)\)")

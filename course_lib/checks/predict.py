@@ -43,7 +43,8 @@ def predict(
     Letters, as of runs that are named, are right in any order; "none" and "" name nothing.
     Without a guess, ask for one, say what to `think` about, and hold back whatever else the cell would show; the cells
     after it run as they are. `tolerance` is relative. `world_size` lets the ratio be read in terms of p. The published
-    copies are built without guesses and show the answer alone. Nothing is written to disk.
+    copies are built without guesses; there the answer is folded away, with what else the cell shows. Nothing is written
+    to disk.
     """
     print(f"Predict: {question}")
     if guess is None and think:
@@ -57,6 +58,7 @@ def predict(
         return
     right = float(answer() if callable(answer) else answer)
     if number is None:
+        withhold.fold_rest_of_cell()
         print(f"  the answer  {_with_unit(right, unit)}")
         return
     points = _score_of(number, right, tolerance)
@@ -76,6 +78,8 @@ def _name(question: str, guess: object, answer: str) -> None:
         points = _FULL * (_letters(guess) == _letters(answer))
         _answered[question] = _Prediction(question=question, points=points)
         print(f"  your guess  {guess}")
+    else:
+        withhold.fold_rest_of_cell()
     print(f"  the answer  {answer or 'none'}")
     if isinstance(guess, str):
         print(f"  {points} of {_FULL} points: {'right' if points else 'not these'}")

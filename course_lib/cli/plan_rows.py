@@ -25,7 +25,7 @@ def _plan_rows(world_size: int, text: bytes) -> Iterator[Row]:
 
 
 def plan_row(found: Found, uncut: Found) -> Row:
-    """What a search found, and the same search where no text may be cut, as that run had none.
+    """What a search found, and the same search where no sequence may be cut, as that run had none.
 
     Raises: AssertionError if layouts are lost, or others are faster than the published one.
     """
@@ -47,7 +47,7 @@ def plan_row(found: Found, uncut: Found) -> Row:
         step_s=found.search_s,
         note=(
             f"plan: {found.job.model.name} on {found.job.cluster.n_gpus:,} GPUs, {len(found):,} layouts are possible; "
-            f"the fastest that cuts no text has Meta's degrees, {recheck.policies[0].name}"
+            f"the fastest that cuts no sequence has Meta's degrees, {recheck.policies[0].name}"
         ),
     )
 

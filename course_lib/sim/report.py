@@ -44,7 +44,7 @@ SOURCE_NAMES = {  # of the carried file's keys, for tables and figures
     "internevo": "InternEvo",
     "nemo2407": "NeMo 24.07",
     "nemolauncher": "NeMo launcher",
-    "nemolong": "NeMo, long texts",
+    "nemolong": "NeMo, long sequences",
     "dgxc": "NVIDIA DGX Cloud",
 }
 _WHY = {  # what is known of the sources that lie farthest off

@@ -400,7 +400,7 @@ WRONG["02.9", "steps"] = {
 # 02.10 -----------------------------------------------------------------------------------------------------------
 
 WRONG["02.10", "powers"] = {
-    "Only starts count then: each step pays one alpha": {"alpha, beta = between": "alpha, beta = 0, between[1]"},
+    "Only latency counts then: each step pays one alpha": {"alpha, beta = between": "alpha, beta = 0, between[1]"},
     "bytes cost next to nothing in these choices": {'"recursive_doubling": rounds': '"recursive_doubling": 1 / rounds'},
     "as if the bytes of all ranks were added up": {"    rounds = p": "    M = p * M\n    rounds = p"},
     "goes round twice, p - 1 steps": {"2 * (ranks - 1)": "(ranks - 1)"},
@@ -429,7 +429,7 @@ WRONG["02.10", "nodes"] = {
     "wins too seldom. Do its steps inside a node use the wire inside?": {"M, inside": "M, between"},
     "the hierarchy never wins, though only a chunk": {"if node_size > 1": "if node_size > p"},
     "Its steps inside a node cost something, too": {"ring(node_size, M, inside) + ": ""},
-    "a start each, and bytes on the wire inside, there and back": {"M, inside)": "M, (0, inside[1]))"},
+    "a latency each, and bytes on the wire inside, there and back": {"M, inside)": "M, (0, inside[1]))"},
     "How many ranks does its ring through the nodes have": {"ring(p // node_size": "ring(node_size"},
     "how many bytes, and on which wire?": {"M / node_size, between": "M / p, between"},
     "wins too often. How many ranks does its ring": {"node_size, between)": "node_size, inside)"},

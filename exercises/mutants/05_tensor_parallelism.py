@@ -523,7 +523,7 @@ WRONG["05.10", "edges"] = {
     }
 }
 WRONG["05.10", "calls"] = {
-    "5 all-reduces in a step besides those of the loss, target 1: short tensors cost a start each": {
+    "5 all-reduces in a step besides those of the loss, target 1: short tensors cost a latency each": {
         ADD: "torch.cat([comm.all_reduce(term).flatten() for term in terms])"
     },
     "but the ledger has no all-reduce for them: use comm.all_reduce": {

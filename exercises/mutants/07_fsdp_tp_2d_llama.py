@@ -59,7 +59,7 @@ WRONG["07.3", "edges"] = {
 SHARED, OFF = "(theirs.unsqueeze(-1) == ours.unsqueeze(-2)).any(-1)", "(found.double() - reference.double()).abs()"
 
 WRONG["07.4", "agreement"] = {
-    "two texts: returned float, not two numbers: the agreement and the error": {
+    "two sequences: returned float, not two numbers: the agreement and the error": {
         "return shared.double().mean().item(), ": "return "
     },
     "tokens had to be at the same place among the k": {SHARED: "theirs == ours"},

@@ -389,8 +389,8 @@ check("01.8", gpus_needed)
 #
 # *Write · easy · 10 minutes.* **You learn** to ask of a utilisation: whose?
 #
-# A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. **Model** utilisation counts what the model needs, 6PT operations, and nothing
-# that was done twice. **Hardware** utilisation counts all that the GPUs did, so also the part of the forward pass (2PT) that ran again.
+# A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. **Model FLOPs utilisation**, MFU, counts what the model needs, 6PT operations, and nothing
+# that was done twice. **Hardware FLOPs utilisation**, HFU, counts all that the GPUs did, so also the part of the forward pass (2PT) that ran again.
 # The argument `recomputed` is that part's share, from 0 to 1.
 #
 # **Target:** the days, for both kinds, to six digits. Two published runs are tried too: LLaMA 65B took 21 days, and a talk gives

@@ -304,7 +304,7 @@ for rank in range(4):
 
 # %% nbgrader={"grade": false, "grade_id": "04-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def schedule_numbers(schedule, p, m, v, rank, F, B, W):
-    """Return three numbers: bubble in seconds, idle share between 0 and 1, activations in flight.
+    """Return three numbers: bubble in seconds, bubble fraction between 0 and 1, activations in flight.
 
     For ("gpipe", 4, 8, 1, 0, 1, 1, 1) they are 9, 0.2727 and 8.
     For ("interleaved", 2, 4, 2, 0, 4, 6, 1) they are 5.5, 0.1111 and 5.

@@ -682,7 +682,7 @@ def gradients_of(trainer_class, world_size):
 # | `self.shapes()` | the shapes of the whole parameters, by name |
 #
 # The course's own `Trainer.compute_gradients` would do it, but here you write the sum yourself, with `comm`, after
-# `super().compute_gradients(batch)`. Each message costs a start, so one long vector is cheaper than many short ones. The check trains two
+# `super().compute_gradients(batch)`. Each message costs a latency, so one long vector is cheaper than many short ones. The check trains two
 # Llamas on 2 and 3 ranks. One has six heads of keys and values, which are cut. The other has a single one, which every rank has then.
 #
 # **Target:** the gradients and the loss of one device on every rank, with one all-reduce more in a step than `Spread` makes, however many

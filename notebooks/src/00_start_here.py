@@ -39,7 +39,7 @@ viz.plot_loss_curves(
 )
 
 # %% [markdown]
-# Look for a difference between the two lines. B's thin line lies in the middle of A's broad one. So from these losses nobody can say which training is the wrong one.
+# B's thin line lies in the middle of A's broad one. So from these losses nobody can say which training is the wrong one.
 
 # %% [markdown]
 # In forty-five minutes you will be able to
@@ -90,9 +90,11 @@ draw, x
 #
 # All four draw the same number. Each rank has a random generator in its own memory, but all four generators began with the same seed. That is how four processes of a training can start alike.
 #
-# But `x` is one name with four values, because each rank keeps an `x` of its own. No rank can read the `x` of another. So if a rank needs what another one knows, somebody has to *send* it. The notebook, which is a process of its own, has no `x` at all.
+# But `x` is one name with four values, because each rank keeps an `x` of its own. The notebook, which is a process too, has no `x` at all.
 #
 # </details>
+#
+# > **To keep.** No rank can read the memory of another, so what another one needs has to be *sent*.
 
 # %% [markdown]
 # **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. It can compute that, so nothing is sent. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
@@ -148,15 +150,19 @@ gradient.item()
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# All-reduce **overwrites**: the sum takes the place of the rank's own number in the tensor. So each rank brings 10 to the second call, and four tens make 40.
+# All-reduce **overwrites**. So each rank brings 10 to the second call, and four tens make 40.
+#
+# > **To keep.** All-reduce gives every rank the sum, in place of what the rank itself has brought.
 #
 # </details>
 #
 # ## What is right?
 #
-# **Your turn.** Now each rank holds the square of its number, and wants the average of all four squares. Write what is missing below. In this course nothing counts as right until it equals the result of one process. So every rank also computes the average alone, and shows it after its own result.
+# **Your turn.** Now each rank holds the square of its number, and wants the average of all four squares. Write what is missing below. Every rank also computes the average alone, and shows it after its own result.
 #
 # <details><summary>One way to do it</summary><code>dist.all_reduce(gradient)</code>, and on the next line <code>gradient /= world_size</code>. Then every rank shows 7.5 twice.</details>
+#
+# > **To keep.** In this course nothing counts as right until it equals the result of one process.
 
 # %%
 # %%ranks 4
@@ -168,7 +174,7 @@ gradient.item(), alone.item()
 # %% [markdown]
 # ## What happens inside?
 #
-# A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First all other ranks send their tensors to rank 0, which adds them to its own. That is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
+# The simplest all-reduce has two halves, each made of messages. First all other ranks send their tensors to rank 0, which adds them to its own. That is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
 # PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`. Their **ledger** notes for each message who sent it, to whom, and how many bytes. Below, each rank holds two numbers, and `naive` is the way through rank 0. This call leaves your tensor alone and returns the sum.
 
@@ -208,6 +214,8 @@ display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 # %% [markdown]
 # So everything goes through rank 0. With a thousand ranks, rank 0 would receive 999 messages and then send 999, one after the other. Lesson 02 looks for a way without such a queue.
 #
+# > **To keep.** A collective is made of messages, so you can count what each rank sends.
+#
 # ## When one rank fails
 #
 # In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. The process of rank 1 does not end with its mistake. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. PyTorch hides its messages, so think about the root's loop in our `reduce`.
@@ -224,7 +232,9 @@ dist.all_reduce(gradient)
 #
 # Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. Left alone, they would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group). To free them, the course replaced all four processes by new ones, so all variables are gone.
 #
-# If a rank fails in a script, its process ends, so its connections close. Gloo then tells those who wait for it: *Connection closed by peer*. If you ever read that, look for the rank that failed first.
+# If a rank fails in a script, its process ends, so its connections close. Gloo then tells those who wait for it: *Connection closed by peer*.
+#
+# > **To keep.** When a rank fails, the others wait for a message that never comes, so look for the one that failed first.
 #
 # </details>
 
@@ -249,6 +259,8 @@ else:
 # This line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell.
 #
 # Rank 2 took the other branch, so it waits for a message from rank 1. In the code above, rank 1 sends only to rank 0, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2. Rank 1 needs the root's sum, and rank 3 still waits to send. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
+#
+# > **To keep.** In a hang ask of every rank in which call it waits, and for whom.
 #
 # </details>
 
@@ -343,7 +355,7 @@ viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learn
 #
 # <details><summary>What you should see</summary>A. B's rate is now 0.8, above the limit, so its steps jump too far and its loss grows.</details>
 #
-# So this course trusts no loss curve. It compares the gradients themselves with those of one process.
+# > **To keep.** Trust no loss curve. Compare the gradients themselves with those of one process.
 
 # %% [markdown]
 # ## How to use this course
@@ -354,7 +366,7 @@ viz.plot_loss_curves(with_sgd, title=f"The first five steps with SGD and a learn
 # 2. **Run.** Processes and messages are real. Where a time was not measured, the picture says so.
 # 3. **Explain.** If the answer surprised you, find out why before you go on.
 #
-# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. In this course a hang ends with a line that says who waits where. And a loss curve can look perfect although every gradient is wrong: B's were four times too long, C's a hundred times too short.
+# A word in bold is the field's own, so you can search for it. And most parts end with one sentence *to keep*: when you come back, read only these.
 
 # %%
 score()

@@ -33,7 +33,7 @@ viz.plot_states(
 #
 # You will learn to
 # - say what fills a GPU, from a model's shape alone.
-# - share Adam's part among GPUs, and test that the training stays the same.
+# - share the optimizer's memory among GPUs, and test that the training stays the same.
 # - say how many GPUs a model needs to fit, and how many to be ready in time.
 #
 # *Fifty-five minutes; the exercises take over three hours.*
@@ -98,6 +98,8 @@ print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
 # %% [markdown]
 # The three counts agree to the last parameter, so we trust `costs` with the 70B.
 #
+# > **To keep.** A layer's matrices and two tables: with these you can count any Llama's parameters yourself.
+#
 # ## How many bytes is a number?
 #
 # The colleague counted in **bfloat16**, or bf16 for short. Of its sixteen bits, the first is the sign. Eight are the **exponent**, which finds the power of two at or below the number. The last seven are the **mantissa**, which says where the number lies between that power and the next.
@@ -128,6 +130,8 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
 # %% [markdown]
 # So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and adds its updates to this copy. For forward and backward the copy is rounded to bf16, because GPUs multiply matrices faster in bf16. Training in this way is called **mixed precision**.
 #
+# > **To keep.** Forward and backward compute in bf16, and the optimizer adds up in fp32.
+#
 # ## What does one parameter cost?
 #
 # The colleague counted the weights alone. In training, each parameter also has a gradient, which is in bf16 too. The optimizer, Adam, keeps the fp32 copy and two averages in fp32, one of the gradients and one of their squares.
@@ -154,16 +158,18 @@ viz.plot_states(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The lower bar is eight times as long, because a parameter takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> in training. Three quarters of them are Adam's: 12 bytes<!-- =find_convention("zero").optimizer -->, for three numbers in fp32. Weights, gradients and Adam's part together are called the model's **states**. For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, so they need at least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s.
+# The lower bar is eight times as long, because a parameter takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> in training. Three quarters of them are Adam's, the **optimizer states**: 12 bytes<!-- =find_convention("zero").optimizer -->, for three numbers in fp32. Weights, gradients and optimizer states together are called the model's **states**. For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, so they need at least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s.
+#
+# > **To keep.** Training takes eight times the bytes of the weights, and most of them are the optimizer's.
 #
 # </details>
 
 # %% [markdown]
 # ## How do GPUs share?
 #
-# The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each GPU has the whole model and reads its own sequences. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
+# The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each GPU has the whole model and reads its own **sequences**, rows of tokens. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
 #
-# Why should 64 GPUs keep the same number? Let each keep a part. **ZeRO** does so in three stages: the first shares out Adam's part, the second also the gradients, the third also the weights.
+# Why should 64 GPUs keep the same number? Let each keep a part. **ZeRO** does so in three stages: the first shares out the optimizer states, the second also the gradients, the third also the weights.
 #
 # **Predict** how many GB of the 70B's states each GPU keeps under ZeRO-1. Does that fit?
 
@@ -185,7 +191,9 @@ viz.plot_states(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In ZeRO-1's bar Adam's part has nearly vanished, and in ZeRO-2's the gradients too. Still both end beyond the line, because each GPU still has 4 bytes<!-- =find_convention("zero").weights + find_convention("zero").gradients --> of every parameter in ZeRO-1, and 2 in ZeRO-2. Only ZeRO-3 shares everything, so it ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute a layer, a GPU borrows the rest for a moment, which the bar leaves out.
+# In ZeRO-1's bar the optimizer states have nearly vanished, and in ZeRO-2's the gradients too. Still both end beyond the line, because each GPU still has 4 bytes<!-- =find_convention("zero").weights + find_convention("zero").gradients --> of every parameter in ZeRO-1, and 2 in ZeRO-2. Only ZeRO-3 shares everything, so it ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute a layer, a GPU borrows the rest for a moment, which the bar leaves out.
+#
+# > **To keep.** ZeRO-1 and ZeRO-2 leave something whole on every GPU, and only ZeRO-3 shares all of the states.
 #
 # </details>
 #
@@ -253,6 +261,8 @@ print(
 # %% [markdown]
 # So in fp32 the steps are the same, up to rounding, and yet each of Adam's two averages has only 5 or 4 numbers on a rank, instead of 13.
 #
+# > **To keep.** ZeRO-1 is data parallelism with a reduce-scatter before the optimizer, and an all-gather after it.
+#
 # ### The step that looks at everything
 #
 # A rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd sequence can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
@@ -306,7 +316,9 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Look at the second line first: all ranks agree with one device. In the first line none does, and yet all three agree with rank 0! They are equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
+# Look at the second line first: all ranks agree with one device. In the first line none does, and yet all three agree with rank 0! They are equally wrong, because the all-gather gives everybody the same weights.
+#
+# > **To keep.** Ranks can agree and all be wrong, so compare them with one device and not with each other.
 #
 # </details>
 #
@@ -329,7 +341,7 @@ small = ModelConfig(
 )
 torch.manual_seed(0)
 model = Decoder(small)
-tokens, targets = torch.randint(1000, (2, 2, 64)).unbind()  # two texts of 64 tokens
+tokens, targets = torch.randint(1000, (2, 2, 64)).unbind()  # two sequences of 64 tokens
 
 
 def small_loss(model):
@@ -371,7 +383,9 @@ predict(
 #
 # Four tensors have F numbers for each token, six have H, and two have 1024. For 4096 tokens, in 80 layers and at 2 bytes<!-- =2 --> each, these 165,888<!-- =4 * 28672 + 6 * 8192 + 2 * 1024 --> numbers make 108.7 GB<!-- =(4 * 28672 + 6 * 8192 + 2 * 1024) * 2 * 4096 * 80 / GB -->, and the small bars are the rest. That is more than an H100 has, for a single sequence, and the states come on top!
 #
-# Yet a layer's forward starts from its input alone: 8192 numbers for each token, a twentieth of what is kept. So keep the input, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing. Its price is a second forward of all layers in every step.
+# Yet a layer's forward starts from its input alone: 8192 numbers for each token, a twentieth of what is kept. So keep the input, throw the rest away, and run the layer's forward once more when backward reaches it. This is **activation checkpointing**, or **recomputation**. Its price is a second forward of all layers in every step.
+#
+# > **To keep.** Activations grow with the sequence, and activation checkpointing trades most of them for a second forward.
 #
 # </details>
 
@@ -398,6 +412,8 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 #
 # What are the other 6.7 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, what it keeps beside its input adds 1.3 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
 #
+# > **To keep.** ZeRO shares the states, and recomputation shrinks the activations. A large model needs both.
+#
 # </details>
 
 # %% [markdown]
@@ -411,7 +427,7 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# To know when a training ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward makes two gradients: one for the matrix, and one for the layer's input, which the layer before waits for.
+# So much for memory. Now time. To know when a training ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward makes two gradients: one for the matrix, and one for the layer's input, which the layer before waits for.
 #
 # PyTorch will count them in the small model, on 64 tokens. Without the embedding, whose rows are only looked up, the matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers.
 #
@@ -448,7 +464,7 @@ print(
 #
 # </details>
 #
-# Suppose that the colleague's two GPUs had the memory. Llama 3 read 15 trillion tokens. An H100 promises 989<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> · 10¹² operations a second, but a training reaches only a share of that, its **utilisation**: about 0.4 for the largest Llama 3.
+# Suppose that the colleague's two GPUs had the memory. Llama 3 read 15 trillion tokens. An H100 promises 989<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 --> · 10¹² operations a second, but a training reaches only a share of that, its **model FLOPs utilisation** or **MFU**: about 0.4 for the largest Llama 3.
 #
 # **Predict** how many years the two GPUs would need for the 70B.
 
@@ -476,7 +492,11 @@ for gpus in (2, 15, 64, 6200):
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
+# How many tokens they read in a second, $G\,R\,U / 6P$, is their **throughput**.
+#
 # Even 64 GPUs would need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, and more if they recompute. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So the states ask for fifteen GPUs, but time for thousands.
+#
+# > **To keep.** Six operations for each parameter and token: with the GPUs' peak and their MFU, that is the time of a training.
 #
 # </details>
 
@@ -492,11 +512,13 @@ for gpus in (2, 15, 64, 6200):
 # | one layer is too large | several GPUs share each matrix | 05 |
 # | all GPUs store the same states | each GPU keeps a part: ZeRO | 06 |
 # | one sequence's activations are too large | recompute, or share each matrix | 01, 05 |
+#
+# > **To keep.** Ask first what hurts: time, states or activations. Each has its own remedy.
 
 # %% [markdown]
 # ## What still hurts
 #
-# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A sequence's activations fit only if they are computed again or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years: a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
+# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A sequence's activations fit only if they are recomputed or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years: a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
 #
 # All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each line works on two bytes of every parameter, 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
@@ -516,7 +538,7 @@ score()
 # On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 70B's 64 heads cannot be cut in 3 or 5, and it takes 87.3 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
 # </details>
 #
-# <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is it without that?</summary>
+# <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is its MFU?</summary>
 # 6 of 8: 39 %<!-- =52 * 6 / 8 -->.
 # </details>
 
@@ -682,24 +704,24 @@ for gap in costs.published_gaps(small, batch=2, sequence=64):
 #
 # ## Whose utilisation?
 #
-# LLaMA 65B has 65.2 billion parameters and read 1.4 trillion tokens, in 21 days on 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each. A talk by [K. Yuan](https://kunyuan827.github.io/), *Distributed Training for LLM*, prints 0.3. **Predict** the utilisation.
+# LLaMA 65B has 65.2 billion parameters and read 1.4 trillion tokens, in 21 days on 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each. A talk by [K. Yuan](https://kunyuan827.github.io/), *Distributed Training for LLM*, prints 0.3. **Predict** its MFU.
 
 # %%
 run = costs.LLAMA_65B
 predict(
-    "model utilisation of LLaMA 65B",
+    "MFU of LLaMA 65B",
     guess=None,
     answer=run.model_utilisation(),
     think="which operations the model needs, and which the GPUs could have done in that time",
 )
 for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     days, mfu, hfu = run.seconds / 86400, run.model_utilisation(), run.hardware_utilisation()
-    print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
+    print(f"{run.name:32} {days:.0f} days: MFU {mfu:.3f}, HFU {hfu:.3f} if all is recomputed")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# With full recomputation the hardware does 8 operations where the model needs 6. LLaMA recomputed a part, so its hardware's share lies between. The talk's 0.3 is smaller than either. For GPT-3 it prints 0.44, which is the hardware's.
+# With full recomputation the hardware does 8 operations where the model needs 6. Whoever counts all of them gets the **hardware FLOPs utilisation**, or **HFU**. LLaMA recomputed a part, so its HFU lies between the two numbers. The talk's 0.3 is smaller than either. For GPT-3 it prints 0.44, which is the HFU.
 #
 # The peak matters too. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice our peak, "with sparsity": two of each four weights are zero, and skipped.
 #

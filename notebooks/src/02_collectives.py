@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · Collectives: a thousand ranks, one sum
 #
-# Lesson 01 ended with a question: who sends what to whom, and how long does it take? A thousand GPUs train Llama 3.1 8B together. Each has read different texts, so their gradients differ, but all need the sum before the next step. An exchange in which every rank takes part is a **collective**; this one is the **all-reduce** of lesson 00.
+# Lesson 01 ended with a question: who sends what to whom, and how long does it take? A thousand GPUs train Llama 3.1 8B together. Each has read different sequences, so their gradients differ, but all need the sum before the next step. An exchange in which every rank takes part is a **collective**; this one is the **all-reduce** of lesson 00.
 #
 # Everybody could send to rank 0, which adds and sends the sum back. Four ranks do that here, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps 2000 times as long as its message would take, so your processor's own work hardly counts.
 #

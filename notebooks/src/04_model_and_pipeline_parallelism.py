@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 · Pipelines: four GPUs, one model
 #
-# In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->. But the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 --> on an H100's data sheet are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and optimizer states Llama 3.1 8B takes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->. But an H100 has only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
 # A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32 layers, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so each of them keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
 #
@@ -68,7 +68,7 @@ viz.plot_schedule(
 # %% [markdown]
 # Each row is a rank: one GPU and its process. Its long box is backward, twice as long as forward because it computes two gradients, of weights and input. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. So we pay for four GPUs and get the speed of one!
 #
-# All the grey of a rank together is its **bubble**. On rank 1 three pieces, 1 + 6 + 2, make 9 ms<!-- =1 + 6 + 2 --> of 12 ms<!-- =4 * 3 -->, or 75 %<!-- =100 * 9 / 12 --> of the step. When we are done, the four wait for only 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average.
+# All the grey of a rank together is its **bubble**. On each rank its pieces make 9 ms<!-- =1 + 6 + 2 --> of 12 ms<!-- =4 * 3 -->, or 75 %<!-- =100 * 9 / 12 --> of the step. When we are done, the four wait for only 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average.
 
 # %% [markdown]
 # You will be able to
@@ -84,9 +84,11 @@ viz.plot_schedule(
 # %% [markdown]
 # ## What has to come out
 #
-# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 6 × 4 + 4 = 28 parameters, and rank 1 the one with 4 × 2 + 2 = 10.
+# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 28 of them, and rank 1 the one with the other 10.
 #
-# One device finds 38 gradients for eight rows, and the two ranks have to find the same ones.
+# One device finds 38 gradients for eight rows.
+#
+# > **To keep.** Wherever a model is cut, its ranks together have to find one device's gradients.
 
 # %%
 torch.manual_seed(0)
@@ -145,6 +147,8 @@ print(
 #
 # 8 × 4 numbers of 4 bytes<!-- =4 --> cross the cut twice: forward as hidden numbers, and back as their gradients. The weights do not travel at all, however many there are! And nothing is averaged, unlike in lesson 03, because each weight lies on one rank only.
 #
+# > **To keep.** Activations cross a cut, and their gradients come back. Weights never travel.
+#
 # </details>
 #
 # Cutting a model like this is called **model parallelism**. It saves memory and was easy to get right. But the grey of the first picture is still there.
@@ -154,13 +158,13 @@ print(
 #
 # Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 begins with the first while rank 0 computes the second. Their gradients add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
 #
-# **Predict.** We cut a batch eight times as large into eight, so that boxes still last 1 ms<!-- =1 --> and 2 ms<!-- =2 -->. For which fraction of the step does a rank wait? Draw rank 3's row.
+# **Predict.** We cut a batch eight times as large into eight, so that boxes still last 1 ms<!-- =1 --> and 2 ms<!-- =2 -->. For which fraction of the step does a rank wait? This is called the **bubble fraction**. Draw rank 3's row.
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
 slots = time_schedule(gpipe, ONE)
 predict(
-    "idle fraction of the step, between 0 and 1",
+    "bubble fraction, between 0 and 1",
     guess=None,
     answer=idle_s(slots, 4)[3] / max(slot.end_s for slot in slots),
     think="how long rank 3 waits before its first forward and after its last backward, "
@@ -177,12 +181,12 @@ viz.plot_schedule(
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->: a rank works for 8 and waits for 3, which is 3/11 of the step. With $p$ ranks and $m$ micro-batches it works for $m$ and waits for $p-1$:
 #
-# $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
+# $$\text{bubble fraction} = \frac{p-1}{m+p-1}$$
 #
 # </details>
 
 # %% [markdown]
-# With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one sequence of 4096 tokens. Does that fit into memory?
+# With 32 micro-batches the bubble fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one sequence of 4096 tokens. Does that fit into memory?
 #
 # What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 sequences at once.
 
@@ -192,7 +196,7 @@ one_text = gpu_memory(LLAMA_3_1_8B, SPREAD, Work(sequence=4096, microbatch=1), A
 
 viz.plot_gpu_memory(
     {
-        f"GPU 0 remembers {count} text{'s' * (count > 1)}": replace(
+        f"GPU 0 remembers {count} sequence{'s' * (count > 1)}": replace(
             one_text, activations=count * one_text.activations
         )
         for count in (1, 32)
@@ -202,7 +206,11 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the sequences are added. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
+# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the sequences are added. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+#
+# > **To keep.** More micro-batches make the bubble a smaller part of the step, but GPipe has to remember every one of them.
+#
+# Can a rank wait little *and* remember little?
 #
 # ## Second attempt: backward as soon as you can
 #
@@ -255,7 +263,9 @@ viz.plot_held(
 #
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
-# Each further rank's trip there and back is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+# Each further rank's **round trip** is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+#
+# > **To keep.** 1F1B waits as long as GPipe. What it saves is memory.
 #
 # </details>
 
@@ -316,6 +326,8 @@ display(
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
 # This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: instead of one micro-batch it now **stashes** inputs and gradients of four. Yet in flight and stashed together, no rank ever holds more.
+#
+# > **To keep.** Somebody waits for the input's gradient and nobody for the weights', so compute these in what would be bubble.
 #
 # </details>
 
@@ -394,6 +406,8 @@ print("bytes that rank 1 sent:", sent)
 #
 # Rank 1 sends 16 rows forward and 16 rows of gradients back, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when these bytes travel and in how many messages, but not their number.
 #
+# > **To keep.** A schedule is only an order: gradients and bytes are the same whichever you take.
+#
 # </details>
 
 # %% [markdown]
@@ -438,6 +452,8 @@ viz.plot_ladder(
 # %% [markdown]
 # All dots lie far to the left of the dashed line, so only rounding separates four ranks from one device.
 #
+# > **To keep.** A pipeline is the same training, even with a tied matrix and unequal micro-batches.
+#
 # ## Measure
 #
 # Do four processes really wait where the picture says? On a single core no schedule would be faster than another, because whenever one process waits, another takes its core. So we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take as long as over InfiniBand. Only these times are emulated; the list, the processes and the messages are real.
@@ -464,7 +480,7 @@ viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait whe
 #
 # ### When one stage is slower
 #
-# Now let rank 2 take twice as long for everything, because it has too many layers or its GPU is too warm.
+# Now let rank 2 be a **straggler**: it takes twice as long for everything, because it has too many layers or its GPU is too warm.
 #
 # **Predict.** By how many percent does the step of 33 ms<!-- =8 * 3 + 9 --> get longer?
 
@@ -494,7 +510,7 @@ viz.plot_schedule(
 #
 # </details>
 #
-# A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
+# > **To keep.** A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -586,6 +602,8 @@ for run, make in makers.items():
 # In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own norm, which is smaller than the whole model's, so clipping multiplies by a wrong factor. AdamW's first update divides any factor away, so A jumps one update later.
 #
 # D lies on B until its checkpoint, which holds the optimizer of one stage only. The other optimizers begin anew, and the loss even looks better! So the ladder's last rung is save and load. Links to real bugs like these stand at the end of the page.
+#
+# > **To keep.** A stage sees only a part, so a norm or a checkpoint of the whole model has to be put together.
 
 # %% [markdown]
 # ## Back to the four GPUs
@@ -600,7 +618,7 @@ for run, make in makers.items():
 p, m = 4, 32
 layer_flops = (
     2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096
-)  # of a text's forward, without attention's scores
+)  # of a sequence's forward, without attention's scores
 layer_s = layer_flops / (0.4 * H100.peak_flops_per_s())
 text_bytes = 4096 * LLAMA_3_1_8B.hidden_size * 2  # what crosses a cut, in bfloat16
 message_s = {
@@ -640,6 +658,8 @@ score()
 # | it needs several nodes | run the pipeline between them, over fast links |
 # | backward can be split | take ZB-H1, else 1F1B |
 # | memory is left, links are fast | try interleaved with four stages, below |
+#
+# > **To keep.** A pipeline sends little, so it may run between nodes. What it asks for is many micro-batches and equal stages.
 
 # %% [markdown]
 # ## The file behind this lesson
@@ -703,7 +723,7 @@ display(
 #
 # Which schedule waits least? Run the cell, and first watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash.
 #
-# Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, then five.
+# Then use the controls: make the bubble as small as you can, with at most four micro-batches in flight, then five.
 #
 # <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages: GPU 0 remembers 19 quarters, or 4.75. With two stages it would be 11 halves, or 5.5!</details>
 
@@ -722,7 +742,7 @@ viz.schedule_explorer()
 #
 # What does it cost if the nodes have only a slow link between them? At each cut a sequence is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over our Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->, and for each sequence a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
 #
-# **Predict.** With free messages and 32 sequences, 1F1B waits for 3/35 of the step, which is 8.6 %<!-- =100 * 3 / 35 -->. Over this Ethernet a message is only a tenth of a sequence's work. For how much of the step does a rank wait now? Remember when rank 0 begins its fifth text.
+# **Predict.** With free messages and 32 sequences, 1F1B waits for 3/35 of the step, which is 8.6 %<!-- =100 * 3 / 35 -->. Over this Ethernet a message is only a tenth of a sequence's work. For how much of the step does a rank wait now? Remember when rank 0 begins its fifth sequence.
 
 # %%
 over = {"free": 0.0} | message_s
@@ -732,7 +752,7 @@ predict(
     answer=100 * waits("1f1b", [8] * p, message_s["Ethernet"])[0],
     unit="%",
     tolerance=0.1,
-    think="how much later the first text is back at rank 0, "
+    think="how much later the first sequence is back at rank 0, "
     "and how often in a step rank 0 waits so much longer",
 )
 print("messages:  ", *(f"{link:>10}" for link in over), "  GPU 0 holds")
@@ -747,16 +767,16 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 #
 # See 1F1B: over InfiniBand a rank waits hardly longer, but over Ethernet for a fifth of the step! Four sequences filled the way there and back exactly. Now six messages lie on it too, so for every four sequences rank 0 waits that much longer.
 #
-# In 32 sequences there are eight such trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last round trip takes ten: sequence 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send sequence 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
+# In 32 sequences there are eight such round trips, and if each took six messages longer, rank 0 would wait for 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last round trip takes ten: sequence 28 crosses three cuts to rank 3, and its gradient two, to rank 1. Only then does rank 1 send sequence 31 on: it crosses two cuts, and its gradient three, back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
 #
 # </details>
 
 # %% [markdown]
-# GPipe and interleaved have more sequences on the way, so they wait for a trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a sequence's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
+# GPipe and interleaved have more sequences on the way, so they wait for a round trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a sequence's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
 #
 # ## Llama 3.1 405B
 #
-# Meta trained it with 16 pipeline ranks, and each pipeline got 16 sequences of 8192 tokens in a step, our micro-batches. **Before you run it**: which part of the step is idle under 1F1B?
+# Meta trained it with 16 pipeline ranks, and each pipeline got 16 sequences of 8192 tokens in a step, our micro-batches. **Before you run it**: how large is the bubble fraction under 1F1B?
 
 
 # %%
@@ -766,17 +786,17 @@ def planned(v):
     return schedule, idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
 
 
-print("stages of a rank   idle   rank 7 sends   micro-batches remembered by rank 0, rank 15")
+print("stages of a rank   bubble   rank 7 sends   micro-batches remembered by rank 0, rank 15")
 for v in (1, 2, 4, 8):
     schedule, idle = planned(v)
     messages = pipeline_step([1] * (16 * v - 1), n_ranks=16, n_microbatches=16).messages[7]
     first, last = (held(schedule, rank).in_flight / v for rank in (0, 15))
-    print(f"{v:16}   {idle:4.0%}   {messages:12}   {first:.1f}, {last:.1f}")
+    print(f"{v:16}   {idle:6.0%}   {messages:12}   {first:.1f}, {last:.1f}")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# If messages take no time, nearly half of the step is idle with one stage a rank, and a tenth with eight. Eight stages on 16 ranks are 128: one for each of 126 layers, embedding and head. They cost messages, two for each micro-batch and stage of a rank, and memory on later ranks; rank 0 remembers all 16 anyway.
+# If messages take no time, nearly half of the step is bubble with one stage a rank, and a tenth with eight. Eight stages on 16 ranks are 128: one for each of 126 layers, embedding and head. They cost messages, two for each micro-batch and stage of a rank, and memory on later ranks; rank 0 remembers all 16 anyway.
 #
 # </details>
 #

@@ -8,8 +8,9 @@ import nbformat
 import pytest
 
 from tools import build_notebooks, outputs
-from tools.build_notebooks import all_drift, build, drift, read_source
+from tools.build_notebooks import all_drift, build, drift, read_source, renew_texts
 from tools.outputs import machine_paths, store
+from tools.words import LINK
 
 SOURCE = """# %% [markdown]
 # # Title
@@ -62,11 +63,13 @@ def test_a_varying_output_is_marked_with_its_reason(tmp_path):
     assert varying.metadata == {"tags": ["nbval-ignore-output"]} and other.metadata == {}
 
 
-def test_imports_and_answers_are_folded_away(tmp_path):
-    text = '# %% folded=true\nimport math\n\n# %%\nif True:\n    predict("p", guess=None, answer=1)\n\n# %%\npredict\n'
-    imports, question, other = read_source(written(tmp_path, text)).cells
+def test_imports_and_what_answers_a_text_s_question_are_folded_away(tmp_path):
+    asked = "# %% [markdown]\n# **Before you run it**: how many?\n\n# %%\n"
+    text = f'# %% folded=true\nimport math\n\n{asked}2\n\n# %%\n3\n\n{asked}predict("p", guess=None, answer=1)\n'
+    imports, _, answer, other, _, question = read_source(written(tmp_path, text)).cells
     assert imports.metadata == {"jupyter": {"source_hidden": True}}
-    assert question.metadata == {"jupyter": {"outputs_hidden": True}} and other.metadata == {}
+    assert answer.metadata == {"jupyter": {"outputs_hidden": True}} and other.metadata == {}
+    assert question.metadata == {}  # its output folds itself
 
 
 def test_ids_stay_when_another_cell_is_inserted(tmp_path):
@@ -97,6 +100,19 @@ def test_drift_is_found(executed):
     assert drift(source, target) == [
         "90_probe: cell 2 is marked otherwise than in its source; run make notebooks ONLY=90"
     ]
+
+
+def test_prose_is_renewed_without_a_run_and_code_is_not(executed):
+    source, target = executed
+    before = [cell.outputs for cell in nbformat.read(target, as_version=4).cells if cell.cell_type == "code"]
+    source.write_text(source.read_text().replace("# # Title\n", "# # Another\n#\n# **Next:** the end.\n"))
+    renew_texts(source, target)
+    cells = nbformat.read(target, as_version=4).cells
+    assert drift(source, target) == [] and cells[0].source == f"# Another\n\n**Next:** the end.\n\n{LINK}"
+    assert [cell.outputs for cell in cells if cell.cell_type == "code"] == before
+    source.write_text(source.read_text().replace("1 + 1", "1 + 2"))
+    with pytest.raises(ValueError, match=r"90_probe.ipynb: its code has changed; run make notebooks ONLY=90"):
+        renew_texts(source, target)
 
 
 def test_a_notebook_that_was_never_run_is_drift(tmp_path):

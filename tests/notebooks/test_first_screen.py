@@ -9,12 +9,13 @@ from itertools import dropwhile, takewhile
 import nbformat
 import pytest
 
-from tools.build_notebooks import asks, read_source, target_of
+from tools.build_notebooks import read_source, target_of
 from tools.lesson import FOLD
 from tools.paths import ROOT
 
 SOURCES = sorted((ROOT / "notebooks/src").glob("*.py"))
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+ASKS = re.compile(r"^ *predict\(", re.MULTILINE)
 ANSWERED = re.compile(r"^Predict: (?P<question>.+)\n(?:.*\n)*?  the answer  (?P<answer>.+)$", re.MULTILINE)
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 # What is said of a picture that stands above, or that no cell has drawn yet.
@@ -32,8 +33,26 @@ def cells(request):
 def answers(source):
     """By question the answers that the built lesson shows; a question may come more than once."""
     notebook = nbformat.read(target_of(source), as_version=4)
-    shown = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = ["\n".join(map(text_of, cell.get("outputs", []))) for cell in notebook.cells]
     return [found.groups() for text in shown for found in ANSWERED.finditer(text)]
+
+
+def text_of(output):
+    """What an output says in words."""
+    return output.get("text") or output.get("data", {}).get("text/plain", "")
+
+
+def asks(cell):
+    """Whether a cell asks for a prediction."""
+    return cell.cell_type == "code" and bool(ASKS.search(cell.source))
+
+
+def test_a_published_answer_is_folded_in_every_viewer():
+    """On GitHub a cell cannot be folded, but a part of its output can."""
+    for source in SOURCES:
+        for cell in filter(asks, nbformat.read(target_of(source), as_version=4).cells):
+            question, answer, *_ = cell.outputs
+            assert "the answer  " not in question["text"] and "<details><summary>After" in answer["data"]["text/html"]
 
 
 def text_after_questions(cells):

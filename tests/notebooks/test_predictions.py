@@ -17,19 +17,29 @@ display("the figure that answers it")
 predict("and twice?", guess=None, answer=84)
 "the last value"
 """
-PUBLISHED = 'import os; os.environ["COURSE_LIB_PUBLISHED"] = "1"' + WITHOUT
+PUBLISHED = """
+import os
+from IPython.display import Markdown
+os.environ["COURSE_LIB_PUBLISHED"] = "1"
+""" + WITHOUT.replace('"the last value"', 'display("a <figure>", Markdown("shown code"))\n"the last value"')
 AFTER = "print('after it'); 1 + 1"
 ERROR = "predict('?', guess=None, answer=1)\n1 / 0"
 CELLS = (WITHOUT, AFTER, WITHOUT.replace("guess=None", "guess=42"), ERROR, PUBLISHED)
 
 
 @pytest.fixture(scope="module")
-def outputs():
-    """What each of the cells shows, in one learner's kernel."""
+def cells():
+    """The cells, run in one learner's kernel."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
     environment = {name: value for name, value in quiet_kernels().items() if name != "COURSE_LIB_PUBLISHED"}
     NotebookClient(notebook, kernel_name="python3", allow_errors=True).execute(env=environment)
-    return [shown(cell) for cell in notebook.cells]
+    return notebook.cells
+
+
+@pytest.fixture(scope="module")
+def outputs(cells):
+    """What each of the cells shows."""
+    return [shown(cell) for cell in cells]
 
 
 def shown(cell):
@@ -72,3 +82,12 @@ def test_the_published_copy_shows_the_answers(outputs):
     for text in ("think about what comes in", "the answer  42", "the table", "the answer  84", "the last value"):
         assert text in outputs[4]
     assert "points" not in outputs[4]
+
+
+def test_the_published_copy_folds_them_where_html_is_shown(cells):
+    question, answer, code = cells[4].outputs
+    assert "how many?" in question["text"] and "42" not in question["text"]
+    html = answer["data"]["text/html"]
+    assert html.startswith("<details><summary>After your guess: the answer</summary>\n<pre><code>  the answer  42\n")
+    assert html.endswith("the last value&#x27;</code></pre>\n</details>") and "a &lt;figure&gt;" in html
+    assert code["data"]["text/markdown"] == "shown code"  # which is no answer

@@ -173,7 +173,7 @@ def test_messages_inside_a_node_and_between_nodes_have_colours_of_their_own():
 
 def test_the_start_of_each_message_is_its_own_part():
     text = viz.plot_starts({"one": ring_ledger(2)}, NVLINK).text
-    assert "3.4 µs of each message are its start" in text and "one: 2 messages of 500 µs" in text
+    assert "3.4 µs of each message are its latency" in text and "one: 2 messages of 500 µs" in text
     with pytest.raises(ValueError, match=r"plot_starts: none; rank 0 sends in each run; communicate in each run"):
         viz.plot_starts({"none": ring_ledger(1)}, NVLINK)
 

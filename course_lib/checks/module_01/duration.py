@@ -73,8 +73,8 @@ DAYS = Formula(
     tolerance=1e-6,
     show=_show,
     slips={
-        "the model's utilisation counts 6PT, and nothing that ran again": lambda g: g.days(6 + 2 * g.recomputed),
-        "8PT is right only if all is recomputed, and counted: the hardware's": lambda g: g.days(8),
+        "model FLOPs utilisation counts 6PT, and nothing that ran again": lambda g: g.days(6 + 2 * g.recomputed),
+        "8PT is right only if all is recomputed, and counted: hardware FLOPs utilisation": lambda g: g.days(8),
         "the hardware does more than 6PT: a part of the forward pass runs twice": lambda g: g.days(6),
         "turned round: what ran again makes more operations, and more days":
             lambda g: g.days(36 / (6 + 2 * g.recomputed)),
@@ -114,6 +114,6 @@ _TRAINING_DAYS = formula_exercise(
     hints=(
         "Operations over operations per second. G GPUs of peak R, of which a share U is used, do G R U in a second.",
         "A forward pass is 2PT, a backward pass 4PT. Recomputing a share r of the forward pass adds r times 2PT.",
-        "The model's utilisation asks what the model needed: 6PT. The hardware's asks what the GPUs did.",
+        "MFU, model FLOPs utilisation, asks what the model needed: 6PT. HFU asks what the hardware did.",
     ),
 )

@@ -154,10 +154,10 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     'in nodes of one rank the hierarchy is the ring: return "ring"': (_one_node_s_hierarchy,),
     "neither of the doublings is chosen where p is no power of two. They run on every number of ranks, with two more "
     "steps": (lambda n: (_never("recursive_doubling", "halving_doubling") if _extra(n) else times)(n),),
-    "on 2 ranks both doublings send M bytes in all, and halving-doubling makes one start more": (
+    "on 2 ranks both doublings send M bytes in all, and halving-doubling pays one latency more": (
         partial(_but, lambda n: {"halving_doubling": 0.0} if n.p == 2 else {}),
     ),
-    "a single number goes the wrong way. Only starts count then: each step pays one alpha, recursive doubling makes "
+    "a single number goes the wrong way. Only latency counts then: each step pays one alpha, recursive doubling makes "
     "log2(p) steps, and halving-doubling twice as many": (
         partial(_free, "alpha"),
         partial(_but, lambda n: {"halving_doubling": _halving(n.doublings, n) / 2 + _extra(n)}),
@@ -175,7 +175,7 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     ),
     "log2(p), rounded up, is not enough. If p is no power of two, two further steps take whole tensors to and from the "
     "ranks that are too many": (lambda n: _doublings(_rounded_up(n.p), 0, n),),
-    "if p is no power of two, the doublings are too cheap. Each of their two further steps pays a start and a whole "
+    "if p is no power of two, the doublings are too cheap. Each of their two further steps pays a latency and a whole "
     "tensor: alpha + M * beta": (
         lambda n: _doublings(n.doublings, 2 * n.M * n.between.beta, n),
         lambda n: _doublings(n.doublings, _doubling(1, n), n),
@@ -197,7 +197,7 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     "the hierarchy never wins, though only a chunk of M / node_size bytes goes through the nodes": (
         _never("hierarchical"),
     ),
-    "the hierarchy wins too often. Its steps inside a node cost something, too: a start each, and bytes on the wire "
+    "the hierarchy wins too often. Its steps inside a node cost something, too: a latency each, and bytes on the wire "
     "inside, there and back": (
         partial(_but, lambda n: _hierarchical(n._replace(inside=Wire(0.0, 0.0)))),
         partial(_but, lambda n: _hierarchical(n._replace(inside=n.inside._replace(alpha=0.0)))),
@@ -286,7 +286,7 @@ _CHOICE = ProbeExercise(
     levels={
         "powers": _level(
             2, "ranks alike, 2, 4, 8, ... of them", _POWERS,
-            "whole tensors while starts cost most, halves and quarters when bytes do",
+            "whole tensors while latency costs most, halves and quarters when bytes do",
         ),
         "any-p": _level(
             2, "ranks alike, any number of them", _SHORT + _LONG,

@@ -1,4 +1,4 @@
-"""04.6: bubble, idle share and activations in flight of every schedule, as a function."""
+"""04.6: bubble, bubble fraction and activations in flight of every schedule, as a function."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ BUBBLE = Formula(
     slips={
         "the first rank starts at once: p - 1 others are waited for": lambda g: g.bubble * g.p / (g.p - 1),
         "that is all ranks together; one rank's is asked": lambda g: g.bubble * g.p,
-        "that is the idle share; the bubble comes first": lambda g: g.share(),
+        "that is the bubble fraction; the bubble in seconds comes first": lambda g: g.share(),
         "nobody waits for a W any more, that is one half; W also fills part of the waits that are left":
             _zb_h1(lambda g: (g.p - 1) * (g.F + g.B)),
         "a whole backward is B + W": _not_zb(lambda g: (g.p - 1) * (g.F + g.B)),
@@ -139,7 +139,7 @@ BUBBLE = Formula(
     },
 )  # fmt: skip
 SHARE = Formula(
-    name="idle share",
+    name="bubble fraction",
     answer=lambda g: g.share(),
     tolerance=2e-3,  # of four decimals
     show=str,

@@ -95,7 +95,7 @@ CUTS = NumberExercise(
                 "p micro-batches are in flight at most, but all m pass the cut": lambda g: 2 * g.p * g.message,
             } | MIDDLE, follows=lambda own, g: own["middle_rank_sends"]),
             Ask("middle_interleaved", "bytes", lambda g: g.sent(1, V), {
-                "each rank has two stages now, and each of them hands on to another rank":
+                "each rank has two stages now, and each of them sends to another rank":
                     lambda g: 2 * g.m * g.message,
                 "half of it? A smaller stage's output is as wide as before": lambda g: g.m * g.message,
                 "that is the first or the last rank's; each stage of a rank in between has two neighbours":
@@ -137,7 +137,7 @@ CUTS = NumberExercise(
         "A rank in the middle sends activations to the next rank *and* gradients to the one before. The first rank "
         "has nobody to send a gradient to. An order changes when something is sent, not what.",
         "Interleaved, the p ranks have 2p stages, and neighbouring stages lie on neighbouring ranks. So a rank in "
-        "the middle hands on from two stages, in both directions.",
+        "the middle sends for two stages, in both directions.",
         "Data parallelism averages by a ring, as in module 02. Each rank sends p - 1 chunks in reduce-scatter and p "
         "- 1 in all-gather, and a chunk is one p-th of all P gradients, in fp32.",
     ),

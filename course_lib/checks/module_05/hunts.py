@@ -102,7 +102,7 @@ def _too_many_sums(case: Hunt, book: Ledger) -> str | None:
     if calls < 1:
         return "right gradients, but the ledger has no all-reduce for them: use comm.all_reduce"
     found = f"{calls:g} all-reduces in a step besides those of the loss, target 1"
-    return f"right gradients, but {found}: short tensors cost a start each, so put them into one vector"
+    return f"right gradients, but {found}: short tensors cost a latency each, so put them into one vector"
 
 
 def _warm_up() -> None:

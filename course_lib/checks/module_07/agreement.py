@@ -140,7 +140,7 @@ _ERROR = Formula(
 )
 
 _CASES = {
-    "two texts": (3, 2, 5, 12),
+    "two sequences": (3, 2, 5, 12),
     "one sequence": (5, 7, 40),
 }
 

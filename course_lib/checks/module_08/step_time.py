@@ -117,7 +117,7 @@ _STEP = NumberExercise(
         "parts": Group(3, (
             Ask("multiply_s", "s", lambda g: g.multiply, {
                 "two operations are forward alone. Backward takes four more": lambda g: g.multiply / 3,
-                "eight operations count a second forward. Here nothing is computed again": lambda g: g.multiply * 8 / 6,
+                "eight operations count a second forward. Here nothing is recomputed": lambda g: g.multiply * 8 / 6,
                 "that is as if one replica had all GPUs. Each replica reads m micro-batches of its own": (
                     lambda g: g.multiply / g.dp
                 ),

@@ -77,7 +77,7 @@ _EXHIBITS = (
             link=ISSUES.format("huggingface/accelerate", 3092),
         ),
         first_rung="gradients",
-        looks="parts of different texts are added up to one activation; the loss falls, but not as low",
+        looks="parts of different sequences are added up to one activation; the loss falls, but not as low",
     ),
 )
 TWO_AXES_BUGS = {bug.name: bug for bug in _EXHIBITS}

@@ -6,12 +6,12 @@ from course_lib.viz.ink import style
 
 CAUSE_GROUPS = {  # by their name in a key: a hue, and the causes that have it
     "the model's own work": (style.OTHER_COMPUTE, ("matmul", "attention", "pointwise")),
-    "computing again": ("#5B4A8A", ("recompute",)),
+    "recomputation": ("#5B4A8A", ("recompute",)),
     "messages along tp": (style.COMMUNICATION, ("tp",)),
     "messages along cp": ("#4F9DA6", ("cp",)),
     "messages along ep": ("#2F6F77", ("ep",)),
     "messages along dp": ("#6C8BA3", ("dp",)),
-    "idle ranks": (style.IDLE, ("bubble",)),
+    "bubble": (style.IDLE, ("bubble",)),
     "host, stragglers, the rest": ("#E9DFD2", ("transfer", "optimizer", "offload", "fixed")),
 }
 CAUSE_HUES = {cause: hue for hue, causes in CAUSE_GROUPS.values() for cause in causes}

@@ -65,7 +65,7 @@ class _Plan(NamedTuple):
 def planner_explorer() -> Explorer:
     """Controls for a job and two what-ifs, above the best policies and one step of the chosen one.
 
-    The search looks at every way, without cp unless texts may be cut. Network and peak are factors on what the data
+    The search looks at every way, without cp unless sequences may be cut. Network and peak are factors on what the data
     sheets say of a GPU's way to other nodes and of its operations per second. An outline is the step before. Where no
     policy is possible, the one that comes nearest is shown with what it lacks.
     """
@@ -75,7 +75,7 @@ def planner_explorer() -> Explorer:
         {
             "model": explorer.model_choice(_FIRST["model"]),
             "cluster": explorer.choice("cluster", _FIRST["cluster"], clusters),
-            "cut": explorer.choice("texts", _FIRST["cut"], {"whole (cp 1)": False, "may be cut (cp)": True}),
+            "cut": explorer.choice("sequences", _FIRST["cut"], {"whole (cp 1)": False, "may be cut (cp)": True}),
             "gpus": explorer.slider("GPUs", _FIRST["gpus"], explorer.powers_of_two(8, 16384)),
             "batch": explorer.slider("batch", _FIRST["batch"], explorer.powers_of_two(8, 8192)),
             "sequence": explorer.slider("sequence", _FIRST["sequence"], explorer.powers_of_two(1024, 131_072)),

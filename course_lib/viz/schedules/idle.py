@@ -1,4 +1,4 @@
-"""The idle part of a pipeline's step against the number of micro-batches, predicted and measured."""
+"""The bubble, as a part of a pipeline's step, against the number of micro-batches, predicted and measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHART = Chart(
     legal=lambda share: 0 <= share < 1,
     refusal="share {share} with {count} micro-batches",
     rule="it is a part of the step, at least 0, below 1",
-    way_out="give idle time / length of the step",
+    way_out="give bubble / length of the step",
     says="{share:.1%} with m = {count}",
     axis=_axis,
 )
@@ -36,7 +36,7 @@ def plot_idle(
     measured: Mapping[str, Shares] | None = None,
     *,
     marks: Kind = "measured",
-    title: str = "More micro-batches, less idle time",
+    title: str = "More micro-batches, less bubble",
     subtitle: str = "",
 ) -> Picture:
     """A line for each name in `predicted`, marks of the same hue for what was `measured`; both map m to a share.
@@ -44,5 +44,5 @@ def plot_idle(
     `marks` says of which kind those are: of real time, or of the emulated clock.
     Raises: ValueError for nothing to draw, too many lines, or shares that are not from 0 to 1.
     """
-    subtitle = subtitle or f"idle part of the step; lines: predicted; marks: {marks}"
+    subtitle = subtitle or f"bubble, as a part of the step; lines: predicted; marks: {marks}"
     return _CHART.draw(predicted, measured or {}, marks, title, subtitle)

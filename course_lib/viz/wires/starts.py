@@ -1,4 +1,4 @@
-"""Messages of several sizes on one axis of time: the start that each of them pays, and the rest that its bytes pay."""
+"""Messages of several sizes on one axis of time: the latency that each of them pays, and what its bytes pay."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def plot_starts(runs: Mapping[str, Ledger], link: Link, *, title: str = "What a 
     prepare_lanes(axes, list(runs), last_s * factor * 1.01, f"time ({unit})", gap=12, size=style.BASE_SIZE)
     draw_spans(axes, rests, factor, (0.2, 0.8), facecolor=_BYTES, edgecolor=style.PAPER, linewidth=0.6)
     draw_spans(axes, starts, factor, (0.2, 0.8), facecolor=_START, edgecolor=style.PAPER, linewidth=0.6)
-    draw_key(page, [Entry("start of a message, α", [_START]), Entry("its bytes", [_BYTES])], _LEFT)
+    draw_key(page, [Entry("latency of a message, α", [_START]), Entry("its bytes", [_BYTES])], _LEFT)
     words = [f"  {name}: {len(found)} messages of {style.seconds(_each(found))}" for name, found in sends.items()]
-    description = "\n".join([f"{style.seconds(link.alpha_s)} of each message are its start", *words])
+    description = "\n".join([f"{style.seconds(link.alpha_s)} of each message are its latency", *words])
     return Picture(figure, title=title, description=description, kinds=sorted({kind_of(run) for run in runs.values()}))
 
 
