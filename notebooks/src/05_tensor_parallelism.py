@@ -67,7 +67,9 @@ whole_layers = {
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. And with a single sequence, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, its activations are all back.
+# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->.
+#
+# You could throw activations away and compute them once more in backward, which is called **recomputation**, or activation checkpointing. Feed-forward works token by token, so backward could do that in sixteen pieces, and then 50.25 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248 / 16) * 2) / GiB --> would do. That fits! But nothing has become faster. With a single sequence one GPU always waits for the other, and now each computes more.
 #
 # So let several GPUs work on the same layer and the same sequence **at the same time**, and share its matrices.
 
@@ -75,7 +77,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # At the end you will be able to
 # - cut a matrix in two ways, and say which collective each asks for.
 # - cut a decoder layer, and prove that nothing else has changed.
-# - say why its GPUs sit in one node.
+# - say why its GPUs are joined by the fastest wires.
 # - find mistakes that a loss curve hides.
 #
 # <details><summary>Before you start</summary>One hour. You need lessons 02 to 04. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
@@ -110,6 +112,8 @@ viz.plot_mlp(dict(model.named_parameters()), bend="GELU", title="The perceptron,
 # | --- | --- | --- | --- |
 # | by outputs | rows: `weight[:2]` | columns | **column-parallel** |
 # | by inputs | columns: `weight[:, :2]` | rows | **row-parallel** |
+#
+# > **To keep.** Cut by outputs, and a rank has *some finished numbers*. Cut by inputs, and it has *a term of every number*.
 
 # %% [markdown]
 # ## First attempt: by outputs, twice
@@ -169,14 +173,16 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 #
 # A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture, crosses mark where the sum is missing: the terms must be added **before** the GELU, with the bias.
 #
-# The lower picture does so. Its $W_2$ is cut by inputs as well, so a rank reads two hidden numbers, and a reduce-scatter gives it these. But now each rank sends 2 + 2 numbers for a sample, one more than in the first attempt. Still we have learned two things. A sum can wait as long as nothing bends. And with two finished hidden numbers a rank can go on through $W_2$ alone.
+# The lower picture adds them in time. Its $W_2$ is cut by inputs as well, so each rank needs only two of the four sums, and a reduce-scatter adds up all four and leaves each rank its two. Is that better than the first attempt? No: a rank sends two numbers here and two at the end, whereas the first attempt sent two and one. But we have learned something.
+#
+# > **To keep.** A sum can wait as long as nothing bends; and a rank with finished hidden numbers can go on alone.
 #
 # </details>
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# Rank 0 had just that after the first matrix of the **first** attempt. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
+# After the first matrix of the **first** attempt rank 0 had two finished hidden numbers, and with these it can go on alone. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
 #
 # With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
@@ -200,11 +206,13 @@ viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by i
 #
 # Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, for $b_2$ is whole on each rank.
 #
-# Why does this save only about half in the 405B? Because its ends are wide, too. To add up 16,384 numbers, each of two ranks sends 16,384. In the first attempt it sends half of the middle and half of the end: 34,816.
+# In the 405B the middle is more than three times as wide as the ends. Why is the first attempt only twice as dear? It sends finished numbers, and of these a rank has half: half of the middle and half of the end, 34,816. The third attempt sends terms, and a rank has a term of every number: all 16,384 of the end.
 #
 # </details>
 #
 # This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
+#
+# > **To keep.** Cut first by outputs, then by inputs: nothing travels in the wide middle, and one sum brings the pair's result.
 #
 # ## On real ranks
 #
@@ -275,6 +283,8 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 # | $g$ | at the end | **adds** | hands on |
 #
 # Autograd does not see messages, so each becomes a `torch.autograd.Function` with a backward of its own.
+#
+# > **To keep.** Where forward hands on, backward adds; where forward adds, backward hands on.
 
 # %%
 # %%ranks 2 --push model,inputs --pull x_gradient,w1_gradient
@@ -329,6 +339,8 @@ viz.plot_heads()
 # Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. Then `o_proj` mixes heads. A rank has two, so this matrix is cut by inputs, and the ranks' terms are added up.
 #
 # In Llama a few query heads share one **kv head**, and all go to its rank.
+#
+# > **To keep.** Attention is cut between heads, feed-forward between hidden numbers, and the norms are not cut at all.
 #
 # Now `tensor()` cuts a small Llama for four ranks.
 
@@ -428,7 +440,9 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 #
 # For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of $x$.
 #
-# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the sequence is. Tensor parallelism sends activations, in every layer, for every token. If the model becomes wider inside its blocks, it sends the same, as the last line says.
+# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the sequence is. If the model becomes wider inside its blocks, tensor parallelism sends the same, as the last line says.
+#
+# > **To keep.** The communication volume of tensor parallelism is activations: it grows with the tokens, and with every layer, but not with the weights.
 #
 # </details>
 
@@ -448,7 +462,9 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # In forward, a layer of Llama 3.1 8B takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 2048 tokens, if it works at 40 %<!-- =100 * 0.4 --> of its peak. Four GPUs compute a quarter each, and add up 16 MiB<!-- =2048 * 4096 * 2 / MiB --> twice.
 #
-# **Predict.** Each of the four sits in a node of its own. InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them, after a wait of 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> in each of a ring's six steps. Are they 1, 1.3, 2.4 or 4 times as fast as one?
+# The work stays the same, only the GPUs become more: that is **strong scaling**.
+#
+# **Predict.** Each of the four sits in a node of its own. InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them, after a **latency** of 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> in each of a ring's six steps. Are they 1, 1.3, 2.4 or 4 times as fast as one?
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -466,8 +482,8 @@ def one_layer_forward(link):
             comm.all_reduce_(activations, async_op=True).wait()
 
 
-switched = replace(NVLINK, bandwidth_bytes_per_s=3 * NVLINK.bandwidth_bytes_per_s)
-links = {"four, NVLink": NVLINK, "four, switch": switched, "four, InfiniBand": INFINIBAND}
+all_links = replace(NVLINK, bandwidth_bytes_per_s=3 * NVLINK.bandwidth_bytes_per_s)
+links = {"four, one NVLink": NVLINK, "four, all links": all_links, "four, InfiniBand": INFINIBAND}
 run_ranks(one_layer_forward, 1, NVLINK)
 runs = {"one GPU": ledger()}
 for name, link in links.items():
@@ -477,8 +493,23 @@ faster = runs["one GPU"].span_s / runs["four, InfiniBand"].span_s
 predict("times as fast, over InfiniBand", guess=None, answer=faster, tolerance=0.1)
 print(
     "each sum: one and a half times its bytes over the wire, "
-    f"and six waits of {1e6 * INFINIBAND.alpha_s:.0f} µs"
+    f"and six latencies of {1e6 * INFINIBAND.alpha_s:.0f} µs"
 )
+for (
+    name,
+    link,
+) in links.items():  # by formula: all layers, each sum hidden behind the other half of the batch
+    sum_s = 1.5 * 2048 * 4096 * 2 / link.bandwidth_bytes_per_s
+    halves_of_batch = costs.tensor_overlap(
+        LLAMA_3_1_8B.n_layers * [seconds / 4 for seconds in blocks_s],
+        LLAMA_3_1_8B.n_layers * [sum_s, sum_s],
+        latency_s=6 * link.alpha_s,
+    )
+    rate, overlapped = (
+        4 * halves_of_batch.compute_s / s
+        for s in (halves_of_batch.in_turn_s, halves_of_batch.overlapped_s)
+    )
+    print(f"{name:17} {rate:.2f} times as fast in turn, {overlapped:.2f} times in two half-batches")
 sums = ("sum after attention", "sum after feed-forward")
 subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; line: finished"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
@@ -486,11 +517,15 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
+# Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing. Nothing hides them, so they are **exposed communication**.
 #
-# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links: 2.4 times as fast. A switch, as in nodes of eight, gives it all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->: 3.15 times.
+# Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links: 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens several rings at once, along different links, and so reaches all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> of a GPU: 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
 #
-# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But in forward the next block reads this very sum, and has to wait. The sum must be fast: that is why tensor parallelism lives **inside a node**.
+# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so in our schedule it has to wait. But the two halves of a batch need not wait for each other. While the sum of one half travels, the GPU computes the other half, and our four GPUs become 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast by formula. This is overlapped, or **async**, tensor parallelism.
+#
+# It is no cure for a slow wire: over InfiniBand it brings 1.68<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (1 * INFINIBAND.bandwidth_bytes_per_s)], latency_s=6 * INFINIBAND.alpha_s)) --> times, because there is more to hide than to compute.
+#
+# > **To keep.** Tensor parallelism sends in every layer, so it lives **inside the NVLink domain**: the GPUs that NVLink joins, a node's eight or a rack's 72.
 #
 # </details>
 
@@ -566,7 +601,9 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 #
 # </details>
 #
-# Only the ladder says where a bug sits. Why clipping carries C's bug everywhere stands under *Going deeper*.
+# Why clipping carries C's bug everywhere stands under *Going deeper*.
+#
+# > **To keep.** A curve that drifts may be sound, and one that agrees may be wrong. Only the ladder says where a bug sits.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -594,6 +631,8 @@ if rank == 0:
 # %% [markdown]
 # `Shard(dim=0)` has some rows and `Shard(dim=1)` some columns; $b_2$ is on both ranks, `Replicate()`. The gradient of $x$ is the sum that our $f$ makes.
 #
+# > **To keep.** In PyTorch you write only the plan; what has to be sent follows from it.
+#
 # [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
@@ -608,11 +647,11 @@ if rank == 0:
 #
 # | what hurts | take | where |
 # | --- | --- | --- |
-# | one layer does not fit, or one sequence takes too long | tensor parallelism | inside a node |
-# | the layers fit, the model does not | a pipeline | between nodes: a cut carries little |
-# | all fits, there is too much text | data parallelism | between nodes: it hides behind backward |
+# | one layer does not fit, or one sequence takes too long | tensor parallelism | inside the NVLink domain |
+# | the layers fit, the model does not | a pipeline | between domains: a cut carries little |
+# | all fits, there are too many tokens | data parallelism | between domains: it hides behind backward |
 #
-# How many ranks? At most a node's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
+# How many ranks? At most a domain's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #
 # **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. But every GPU still does both norms in full, so what each reads and what it writes are whole there: 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
 
@@ -627,6 +666,8 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of
 #
 # On paper, two GPUs just hold it. But look at the blue part of the last bar. Most of it, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, are the norms' four whole tensors. *Going deeper* cuts these, too.
 #
+# > **To keep.** Tensor parallelism cuts the activations *inside* attention and feed-forward; what runs between them stays whole.
+#
 # </details>
 #
 # ## The file behind this lesson
@@ -635,7 +676,7 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of
 #
 # ## What still hurts
 #
-# When Meta trained the 405B on short sequences, eight GPUs shared each layer, and sixteen such nodes were a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies.
+# When Meta trained the 405B on short sequences, they joined tensor parallelism with a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies.
 #
 # Adam's states, 12 bytes<!-- =12 --> a parameter, would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> on each GPU, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there.
 
@@ -766,4 +807,4 @@ viz.plot_loss_differences(free, title="Without clipping: how far each loss is fr
 # By inputs: forward sends 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) -->, by outputs 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->, gathering where the chain is wide.
 # </details>
 #
-# References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Llama team 2024.
+# References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Wang et al. 2024, *Domino*, on two half-batches; Llama team 2024.

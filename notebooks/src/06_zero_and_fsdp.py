@@ -20,14 +20,15 @@ import torch.nn.functional as F
 from course_lib import comm, costs, gauges, ledger, predict, run_ranks, score, viz
 from course_lib.costs import (
     ETHERNET,
-    INFINIBAND,
     decoder_units,
     find_convention,
     layer_parameters,
+    load_cluster,
     load_device,
     sharding_rows,
     sharding_step,
     state_bytes,
+    wires,
 )
 from course_lib.parallel import (
     CPUOffloadPolicy,
@@ -167,7 +168,9 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Put the two steps side by side. Lesson 03 reduced, gathered and updated, whereas we reduce, update and gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights instead of gradients. In each half a rank sends 19 numbers, as before. We have saved memory, and not one number more is sent!
+# Put the two steps side by side. Lesson 03 reduced, gathered and updated, whereas we reduce, update and gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights instead of gradients. In each half a rank sends 19 numbers, as before.
+#
+# > **To keep.** ZeRO-1 saves memory, and not one number more is sent.
 #
 # </details>
 
@@ -186,7 +189,7 @@ viz.plot_kept(2)
 # %% [markdown]
 # Look at rank 0's line of gradients. The blue ones are the 14 and the 5 sums that it keeps. The dashed ones were there only for a moment, one layer at a time.
 #
-# With a single backward ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
+# With a single backward ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update. That is **gradient accumulation**.
 #
 # **Predict.** Let ZeRO-1, too, make a reduce-scatter for each layer. Then it makes two in a step, after the last micro-batch. How many does ZeRO-2 need?
 
@@ -208,7 +211,9 @@ print("ZeRO-1 makes", made[1])
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients must be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
+# Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients must be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches.
+#
+# > **To keep.** With gradient accumulation ZeRO-2 pays for memory with messages, so ZeRO-1 is better as long as whole gradients fit.
 #
 # </details>
 
@@ -226,6 +231,8 @@ viz.plot_kept(3)
 
 # %% [markdown]
 # Now the weights have a colour as well, so nothing is kept twice, and the dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we.
+#
+# > **To keep.** ZeRO-3 keeps nothing twice: a unit's weights are whole only while somebody computes with them.
 #
 # ### Build it
 #
@@ -321,9 +328,11 @@ for event in ledger().events:
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The list above shows one micro-batch, and leaves out only *free*. Weights travel twice, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
+# The list above shows one micro-batch, and leaves out only *free*. All weights are gathered twice, and all gradients reduced once. In each of these three rounds of collectives a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
-# How many trips do the others make for $m$ micro-batches? Data parallelism and ZeRO-1 make 2, the halves of one all-reduce. ZeRO-2 makes $m$ with gradients and one with weights, whereas FSDP makes $3m$. For our four micro-batches these are 2, 5 and **12**.
+# What a rank sends in a step is its **communication volume**. Measure it in such halves. For $m$ micro-batches data parallelism and ZeRO-1 have a volume of 2, an all-reduce. ZeRO-2 reduces gradients $m$ times and gathers weights once. So for our four the volumes are 2, 5 and **12**.
+#
+# > **To keep.** FSDP gathers weights twice and reduces gradients once, in every micro-batch.
 #
 # </details>
 
@@ -362,9 +371,9 @@ viz.plot_units(runs, 6)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In the lower picture the row *compute* has three wide gaps. At the left it waits for unit 0, and at the right unit 0's gradients are summed up. In the middle it waits for unit 5, with which backward begins. Forward has just freed it, because the library treats all units alike. Three collectives add to the 9 ms<!-- =6 * 1.5 --> of computing, and the other 15 hide.
+# In the lower picture the row *compute* has three wide gaps. At the left it waits for unit 0, and at the right unit 0's gradients are summed up. In the middle it waits for unit 5, with which backward begins. Forward has just freed it, because the library treats all units alike. These three collectives are **exposed**, and add to the 9 ms<!-- =6 * 1.5 --> of computing; the other 15 hide.
 #
-# The price is memory: while unit 2 computes in blue, the network brings unit 3, so **two** units are whole.
+# > **To keep.** Prefetch hides a gather behind the unit before it; the price is that **two** units are whole at a time.
 #
 # </details>
 #
@@ -443,6 +452,8 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients.
 #
 # FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+#
+# > **To keep.** A peak is a moment: sharing out lowers it only by what is alive then.
 #
 # </details>
 
@@ -540,9 +551,11 @@ predict(
 #
 # Take the curve first. Run B's loss is right in step 2, so **U** wrote the right weights in step 1, and **G** gathered them. In step 3 the loss is wrong, so step 2 failed after its forward.
 #
-# By the ladder **H**, **R** and **N** worked in step 1. New in step 2 are only weights and text. **R** and **N** read neither, and **U** starts from the weights that **G** read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# By the ladder **H**, **R** and **N** worked in step 1. New in step 2 are only weights and the batch. **R** and **N** read neither, and **U** starts from the weights that **G** read. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
 # Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides most of the wrong factor away, so the curve hides it.
+#
+# > **To keep.** Ask of each part of a step what it reads, and what of that was new when the run went wrong.
 #
 # </details>
 
@@ -551,7 +564,7 @@ predict(
 #
 # Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on 128 GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU would share them with its twins in the 127 other copies, keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and send no more.
 #
-# A higher stage never sends less, so take the lowest that fits.
+# > **To keep.** A higher stage never sends less, so take the lowest that fits.
 #
 # **Predict.** Which stage is that for 30 billion parameters on our 64 GPUs?
 
@@ -574,7 +587,7 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its
 #
 # ## When to use it
 #
-# | what hurts | take | trips for $m$ micro-batches |
+# | what hurts | take | communication volume of $m$ micro-batches, in gathers of the whole model |
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2 |
 # | gradients too | ZeRO-2 | $m + 1$ |
@@ -583,9 +596,9 @@ display(viz.animate_zero_stages(30, 8), viz.zero_explorer(30, GPUS))  # give its
 # %% [markdown]
 # Go down the table, and stop at the first line that makes the model fit.
 #
-# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes.
+# *Going deeper* shows what the table leaves out. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes.
 #
-# A gather hides only behind enough computing, and a GPU with few tokens computes little. Over 64 GPUs the gather of a Llama 3.1 8B layer just hides behind 8192 tokens, but not behind half of them.
+# And a gather hides only behind enough computing. On 64 H100s of the Kempner cluster, the gather of a Llama 3.1 8B layer hides if each GPU has at least about 2,600<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens.
 
 # %% [markdown]
 # ## The file behind this lesson
@@ -615,7 +628,7 @@ score()
 # </details>
 #
 # <details><summary>3. When would ZeRO-2 lower the peak that we measured?</summary>
-# With so little text that a block's backward frees less than it brings, because then the end of backward is highest.
+# With so few tokens that a block's backward frees less than it brings, because then the end of backward is highest.
 # </details>
 
 # %% [markdown]
@@ -625,13 +638,13 @@ score()
 #
 # ## What a decoder sends
 #
-# On the perceptron FSDP made three trips. And on a decoder? There the root is a unit too: embedding, last norm and head. Both passes begin and end with it, so it is gathered once and stays whole.
+# On the perceptron FSDP had a volume of three. And on a decoder? There the root is a unit too: embedding, last norm and head. Both passes begin and end with it, so it is gathered once and stays whole.
 #
-# In a ring each of $p$ ranks sends $p-1$ of $p$ pieces. With $\Psi$ parameters a trip has
+# In a ring each of $p$ ranks sends $p-1$ of $p$ pieces. So to gather all $\Psi$ parameters once, it sends
 #
 # $$\frac{p-1}{p}\,\Psi\text{ numbers}$$
 #
-# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many trips, to two decimals, does FSDP make in a micro-batch?
+# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many times as much does FSDP send in a micro-batch, to two decimals?
 
 
 # %%
@@ -648,27 +661,27 @@ def sent_by(technique):
     return ledger().bytes_sent(0) - 3 * 24  # every rank tells the three others its loss, in 24 bytes
 
 
-trip = (
+once = (
     costs.model_parameters(SMALL) * 3 / 4 * 4
 )  # its bytes: three quarters of all parameters, 4 bytes each
 counted = {name: sent_by(technique) for name, technique in techniques.items()}
-predict("trips that FSDP makes", guess=None, answer=round(counted["FSDP"] / trip, 2))
+predict("FSDP's volume", guess=None, answer=round(counted["FSDP"] / once, 2))
 for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "FULL_SHARD"), strict=True):
     formula = sharding_step(
         sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)
     ).sent_bytes[0]
-    print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
+    print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: volume {sent / once:.2f}")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Look at the last line. FSDP makes 2.74 trips and not 3, because the root, with 0.26 of all parameters, is not gathered a second time. The formula beside it knows nothing of the code, and agrees in every byte.
+# Look at the last line. FSDP has a volume of 2.74 and not 3, because the root, with 0.26 of all parameters, is not gathered a second time. The formula beside it knows nothing of the code, and agrees in every byte.
 #
 # </details>
 #
 # ## What is a unit? Four policies
 #
-# We made every layer a unit. Small units make many short messages, and each message costs a start. Large units make fewer, but then much is whole at a time. OLMo has names for several such choices, called **policies**, and we show four. A policy looks at a model and says which modules belong together. What it leaves over is the root's unit.
+# We made every layer a unit. Small units make many short messages, and each message costs a **latency**. Large units make fewer, but then much is whole at a time. OLMo has names for several such choices, called **policies**, and we show four. A policy looks at a model and says which modules belong together. What it leaves over is the root's unit.
 
 # %%
 policies = {
@@ -702,9 +715,9 @@ for strategy, shards in (
     print(f"{strategy:14} equal on two rungs; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, while ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, while ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so its volume is 2. The price is that in the middle of a step the whole model is there.
 #
-# `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries only about a quarter of the last line's bytes. But then the model has to fit into one node.
+# `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one NVLink domain, the slow wire carries only about a quarter of the last line's bytes. But then the model has to fit into one domain.
 
 # %% [markdown]
 # ## What PyTorch does differently
@@ -714,23 +727,25 @@ for strategy, shards in (
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | pieces of any length | a DTensor, `Shard(0)` | cut in its first dimension, and padded to be sent |
-# | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them; that makes $2m + 1$ trips |
+# | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them; that makes a volume of $2m + 1$ |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
 
 # %% [markdown]
 # ## Does a gather hide?
 #
-# Prefetch hides a gather only if the layer before it computes long enough. That depends on how much text a GPU has.
+# Prefetch hides a gather only if the layer before it computes long enough. That depends on how many tokens a GPU has.
 #
-# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a sequence of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Half the sequence would hide only about half of it.
+# Take 64 H100s of the Kempner cluster, four in a node, each node with four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB -->. In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. A textbook's ring leaves each node through one card and gathers them in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(wires(load_cluster("kempner_h100")).card) -->. NCCL opens a ring through each card, and takes 3 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, of which 0.9 ms<!-- =63 * 1e3 * wires(load_cluster("kempner_h100")).card.alpha_s --> are latency.
+#
+# For a sequence of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> in this layer, attention included, at 40 %<!-- =40 --> of its peak. So there the gather hides easily. For 2048 tokens it computes 2.3 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=2048, causal=True)[:2]) / 32 * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and then it waits. The border is near 2,600<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens: below it the wire sets the pace, above it arithmetic does. A picture with such a border is called a **roofline**. On Puhti, where four V100s share two slow cards, the same gather takes 18 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("puhti_v100"))) -->.
 
 # %% [markdown]
 # ## Mixed precision
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide a gather and a reduction? In the last part's example backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before, of which 0.9 ms<!-- =63 * 1e3 * INFINIBAND.alpha_s --> are starts.
+# Can backward hide a gather and a reduction? In the last part's example backward computes twice as long as forward, 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 3 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, as before, of which 0.9 ms<!-- =63 * 1e3 * wires(load_cluster("kempner_h100")).card.alpha_s --> are latency.
 #
 # **Predict** how long both take, if gradients are summed up in float32.
 
@@ -746,12 +761,11 @@ for name, technique, sizes in (
         f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}"
     )
 
-ring = partial(
-    costs.comm_time, algorithm="ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b"))
-)
-gather_s = ring("all_gather", itemsize=torch.bfloat16.itemsize).time_s(INFINIBAND)
+layer, kempner = layer_parameters(load_model("llama3_1_8b")), wires(load_cluster("kempner_h100"))
+ring = partial(costs.collective_s, algorithm="ring", ranks=64, wires=kempner)
+gather_s = ring("all_gather", nbytes=layer * torch.bfloat16.itemsize)
 both_ms = {
-    dtype: 1e3 * (gather_s + ring("reduce_scatter", itemsize=dtype.itemsize).time_s(INFINIBAND))
+    dtype: 1e3 * (gather_s + ring("reduce_scatter", nbytes=layer * dtype.itemsize))
     for dtype in (torch.float32, torch.bfloat16)
 }
 predict("ms, summed up in float32", guess=None, answer=both_ms[torch.float32], unit="ms", tolerance=0.05)
@@ -761,9 +775,9 @@ for dtype, took in both_ms.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->. With int8 weights, as in ZeRO++ below, they take about 6 bytes<!-- =1 + 1 + 4 -->.
+# Outside the root, a parameter's two gathers and one reduction take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->. With int8 weights, as in ZeRO++ below, they take about 6 bytes<!-- =1 + 1 + 4 -->.
 #
-# Backward's 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->, because the sum in float32 takes nearly twice as long as the gather. In bfloat16 both just hide.
+# So backward's 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> hide both: 8.2 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=4 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->. But the sum in float32 takes longer than the gather, so backward needs more tokens than forward, about 3,500<!-- =round(next(s for s in range(100, 9000, 10) if 2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > (1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=4 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))))), -2) -->. With gradients in bfloat16 both need the same, 2,600<!-- =round(next(s for s in range(100, 9000, 10) if 2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > (1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))))), -2) -->.
 #
 # </details>
 #

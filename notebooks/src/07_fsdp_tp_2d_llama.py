@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · FSDP × TP: two cuts through one Llama
 #
-# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want to train a Llama of eight billion parameters on sequences of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
+# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have two nodes of Puhti, a cluster in Finland, with four V100s of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> in each, and want to train a Llama of eight billion parameters on sequences of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -15,8 +15,8 @@ from textwrap import fill
 import torch
 import torch.distributed as dist
 
-from course_lib import costs, gauges, predict, presets, run_ranks, score, viz
-from course_lib.costs import INFINIBAND, NVLINK, load_device
+from course_lib import costs, gauges, planner, predict, presets, run_ranks, score, sim, viz
+from course_lib.costs import GiB, load_cluster, load_device, wires
 from course_lib.parallel import by_block, coordinates
 from course_lib.training import (
     MLP,
@@ -51,8 +51,10 @@ from course_lib.verify import (
 )
 
 # %%
-LLAMA, V100, ZERO = load_model("llama3_1_8b"), load_device("v100_sxm_32"), costs.find_convention("zero")
-TEXT = costs.Work(sequence=8192, microbatch=1)  # each GPU reads one text at a time
+LLAMA, ZERO = load_model("llama3_1_8b"), costs.find_convention("zero")
+PUHTI = replace(load_cluster("puhti_v100"), n_nodes=2)
+V100 = PUHTI.device
+TEXT = costs.Work(sequence=8192, microbatch=1)  # each GPU reads one sequence at a time
 
 
 def on_each_gpu(text=TEXT, **degrees):
@@ -69,13 +71,14 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
-# Lesson 01 has a cure: recompute, and pay with a second forward. The third bar shows that the sequences fit then. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
+# Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward. By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
 
 # %% [markdown]
 # You will be able to
 # - cut a model along two axes, and say what every rank holds.
-# - choose which axis goes inside a node and which between nodes, or recompute instead.
-# - prove in five ways that a parallel Llama is still the same Llama.
+# - choose which axis gets the fast wires, or recompute instead.
+# - prove in four ways that a parallel Llama is still the same Llama.
+# - say what a formula for memory leaves out.
 # - save it on one layout and go on at another.
 #
 # *One hour; the exercises come on top.*
@@ -117,9 +120,13 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # </details>
 #
+# > **To keep.** Tensor parallelism cuts matrices, FSDP cuts what is left of them; along `tp` ranks read the same sequence, along `dp` different ones.
+#
 # ### Which cut comes first?
 #
 # Suppose that FSDP came first and gave each of the four ranks a quarter of a layer. To compute, a rank would gather the other three quarters, although it uses only half of the layer. In our order a rank gathers just that half. It already has half of the half, so it receives one quarter instead of three.
+#
+# > **To keep.** First `tp`, then `dp`: then FSDP gathers only what the rank computes with.
 
 # %% [markdown]
 # ## Cut the sequence, too
@@ -134,11 +141,15 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 # | with the pause | a quarter | a quarter |
 #
 # That is **sequence parallelism**. Backward needs the gathered input, too. Our ranks do not keep it but gather it again: `"regather"`.
+#
+# > **To keep.** Tensor parallelism alone cuts activations inside the blocks; sequence parallelism cuts those between them.
 
 # %% [markdown]
-# ## Which axis inside a node?
+# ## Which axis on the fast wires?
 #
-# Our GPUs have two kinds of wire. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour. Between nodes it sends only 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, because each GPU has a network card of 400 Gbit/s<!-- =8 * INFINIBAND.bandwidth_bytes_per_s / 1e9 -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. That is why the last axis of a mesh has its groups inside a node, on the fast wire. Which axis should come last? Lesson 06 would put `tp` there. What would we lose if we put `dp` there instead?
+# Our GPUs have two kinds of wire. Inside a node NVLink joins each GPU with the three others, and a ring that uses all these links carries 150 GB/s<!-- =wires(load_cluster("puhti_v100")).inside_bytes_per_s / GB -->. Such a group is called an **NVLink domain**. Out of it lead two network cards of 12.5 GB/s<!-- =wires(load_cluster("puhti_v100")).card.bandwidth_bytes_per_s / GB -->, which the four GPUs have to share.
+#
+# Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside the domain, on the fast wire. Lesson 06 would put `tp` there. What would we lose if we put `dp` there instead?
 
 # %% [markdown]
 # First count what a GPU sends for one layer in one step.
@@ -162,51 +173,52 @@ print(f"they would be equal for a sequence of {TEXT.sequence * by_fsdp / by_tp:,
 #
 # Here `tp` sends more. But only activations grow with the sequence, so for short sequences FSDP sends more. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. That takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices it down to sequences of 500 tokens. But what `tp` gathers is the input of the very next matrix, so everybody waits for it. From 500 tokens on only the wire of `tp` is felt.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. Over Puhti's cards that takes 8.7 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4) -->, because four such rings share them. It hides all the same, down to sequences of about 4,000<!-- =1000 * round(8192 / 1000 * (1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4)) / (1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12)) --> tokens.
+#
+# But what `tp` gathers is the input of the very next matrix, so there everybody waits. It is **exposed communication**, however long the sequence is.
+#
+# > **To keep.** Do not ask who sends more. Ask whose messages can hide, and give the fast wire to the others.
 #
 # </details>
 
 # %% [markdown]
 # ## Messages, or a second forward?
 #
-# Both cures make a step longer. A GPU computes 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 --> for a layer's forward and twice as long for its backward, so a second forward adds a third. How much does waiting for `tp` add? Compare four ways:
+# Both cures make a step longer. A layer's backward takes twice as long as its forward, so a second forward adds a third. How much does the exposed communication of `tp` add? Compare four ways:
 #
 # - A: `tp` 4 inside a node, `dp` between nodes.
-# - B: the same with the wires swapped.
+# - B: the axes swapped, so that each `tp` group has two GPUs in each node.
 # - C: `tp` 8 over both nodes, where each GPU computes half as much.
-# - D: `tp` 4 inside a node of H100s, which compute eight times as fast, but send over the same fast wire.
+# - D: `tp` 4 inside a node of H800s, which compute eight times as fast as V100s, and whose NVLink carries 200 GB/s<!-- =wires(load_cluster("deepseek_h800")).inside_bytes_per_s / GB -->.
 #
-# **Predict.** In which ways is waiting cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
+# **Predict.** In which ways are the messages cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
 
 # %%
-H100, FAST, SLOW = (
-    load_device("h100_sxm_80"),
-    NVLINK.bandwidth_bytes_per_s,
-    INFINIBAND.bandwidth_bytes_per_s,
-)
+H800 = load_cluster("deepseek_h800")
 
 
-def longer(device, tp, bytes_per_s):
-    # Waiting for messages over computing, for one layer in one step; attention's scores are left out.
+def longer(cluster, tp, stride=1):
+    # Exposed messages over computing, for one layer in one step; attention's scores are left out.
     operations = 3 * 2 * costs.layer_parameters(LLAMA) * TEXT.sequence / tp
-    computing_s = operations / (0.4 * device.peak_flops_per_s("fp16"))
-    return 10 * (tp - 1) / tp * activation / bytes_per_s / computing_s
+    computing_s = operations / (0.4 * cluster.device.peak_flops_per_s("fp16"))
+    ring = {"nbytes": activation, "ranks": tp, "wires": wires(cluster), "stride": stride}
+    return 10 * costs.collective_s("all_gather", "ring", **ring) / computing_s
 
 
-ways = {"A": (V100, 4, FAST), "B": (V100, 4, SLOW), "C": (V100, 8, SLOW), "D": (H100, 4, FAST)}
+ways = {"A": (PUHTI, 4), "B": (PUHTI, 4, 2), "C": (PUHTI, 8), "D": (H800, 4)}
 cheaper = [way for way, setting in ways.items() if longer(*setting) < 1 / 3]
 predict("ways that are cheaper than a second forward", guess=None, answer="".join(cheaper) or "none")
-for way, (device, tp, bytes_per_s) in ways.items():
-    print(
-        f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer"
-    )
+for way, (cluster, *degrees) in ways.items():
+    print(f"{way}: {cluster.name:13} tp {degrees[0]}: {longer(*ways[way]):3.0%} longer")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Compare A and B. They send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
+# Compare A and B. They send the same bytes, but in B two rings leave each node and share its cards. That makes the messages about 12<!-- =(10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=2) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) / (10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) --> times as dear, and that is why our mesh is `("dp", "tp")`. In C one ring has both cards, but each GPU has less to compute meanwhile. So `tp` stays within its domain.
 #
-# D is the surprise: even inside a node messages cost more than a second forward, because in D computing is faster and the wire is not. With the switch of lesson 05 D is at 17 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte.
+# D is the surprise: even inside the domain messages cost more than a second forward, because computing is eight times as fast and the wire is not. The H800 is an H100 with less than half of its NVLink. With all 450 GB/s<!-- =wires(load_cluster("dgx_h100")).inside_bytes_per_s / GB --> of the H100 D is at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->, and messages win. DeepSeek trained its V3 on H800s, and did without tensor parallelism.
+#
+# > **To keep.** Whether messages or recomputation are cheaper depends on how much a machine computes while it sends a byte.
 #
 # </details>
 #
@@ -258,7 +270,7 @@ print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 # %% [markdown]
 # The losses agree. Should that satisfy you? You have seen bugs hide under curves that looked right. Here there is one more reason to doubt, because two techniques work on the same weights without knowing of each other.
 #
-# ## Prove it, in five ways
+# ## Prove it, in four ways
 #
 # ### 1 · Who holds what
 #
@@ -272,7 +284,7 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Why do only ranks 0 and 1 keep the embedding? Each place on `tp` gets half of it and of the head, and FSDP cuts the root's row where these meet. In layer 0 it cuts within `gate_proj`. Only RMSNorms are there twice.
+# Why do only ranks 0 and 1 keep the embedding? Each place on `tp` has half of the embedding and half of the head, and in the root's row these stand one behind the other. FSDP cuts that row in the middle, so the upper rank keeps the embedding and the lower one the head. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
@@ -320,6 +332,8 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # %% [markdown]
 # All seven rungs hold, even the third, the norm.
 #
+# > **To keep.** On two axes each number has to count exactly once in the norm, wherever it lies and however often.
+#
 # ### 4 · What rounding explains
 #
 # That was float64, but in bfloat16 layouts hardly ever give equal gradients. How far off may ranks be? *Measure* it: one device's gradients in float32 and bfloat16 differ by rounding alone, so ranks should be about as far off.
@@ -357,54 +371,11 @@ viz.plot_rounding(runs, sound=SOUND)
 #
 # It spoils nine, all RMSNorms. They lie above the dashed line, our limit. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
 #
-# </details>
-#
-# ### 5 · Would it say the same words?
-#
-# At every position, one device in float32 finds `k` tokens likeliest, its favourites. Which share do the ranks find, too? A thesis, our first reference, draws that share.
-#
-# **Predict.** In bfloat16 four ranks lose some favourites, and so does one device. For each that it loses, how many do the ranks lose?
-
-
-# %% varies="rounding differs between processors"
-def logits_in(dtype, tp, saved=None):
-    """The logits of a trained model, and the model: trained here, or taken over."""
-    torch.manual_seed(0)
-    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
-    apply = tensor(sequence_parallel="regather"), fully_shard(by_block, param_dtype=dtype)
-    trainer = Trainer(Decoder(SMALL), ADAMW, mesh=mesh, apply=apply)
-    if saved is None:
-        for step in range(40):  # a model that has learnt something has favourites
-            trainer.step(text.batch(step))
-    else:
-        trainer.restore(saved)
-    return trainer.output(text.batch(40)[0]), trainer.state()
-
-
-exact, trained = run_ranks(logits_in, 1, None, 1)[0]
-said = {
-    name: compare_logits(run_ranks(logits_in, ranks, dtype, tp, trained)[0][0], exact, top_k=range(1, 51))
-    for name, (ranks, dtype, tp) in {
-        "float32, 2 × 2": (4, None, 2),
-        "bfloat16, 2 × 2": (4, torch.bfloat16, 2),
-        "bfloat16, one rank": (1, torch.bfloat16, 1),
-    }.items()
-}
-lost = {name: sum(1 - share for share in one.agreement.values()) for name, one in said.items()}
-predict(
-    "lost by four ranks, for each one that one device loses",
-    guess=None,
-    answer=round(lost["bfloat16, 2 × 2"] / lost["bfloat16, one rank"], 2),
-    tolerance=0.2,
-)
-viz.plot_agreement(said, reference="one device in float32")
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# They lose about as many: in both panels the two lines of bfloat16 nearly coincide. At the top of the upper one are four ranks in float32, and they have all favourites of one device. So the precision lost some, but the parallelism lost none. The thesis has no line of one device at its ranks' precision, so it cannot say which lost them.
+# > **To keep.** How much may rounding explain? As much as it changes one device. What is further off is a bug.
 #
 # </details>
+#
+# *Going deeper* has a fifth proof: would the model still say the same words?
 #
 # ## Measure: what is in memory
 #
@@ -447,7 +418,9 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # They do not shrink! Half of two sequences is one sequence, so each rank keeps as much. On the mesh it keeps a little more, because some lie on both ranks of a pair. The mesh's peak is lower, because gathered weights are halved.
 #
-# So where is the gain? Look at the lowest strip: each pair reads one sequence, and activations are halved. FSDP cannot hand out less than a whole sequence, so eight GPUs read eight at a time, however long these are. With `tp` 4, our eight GPUs would read two. Tensor parallelism sells a reader that is four GPUs large. The price is that fewer sequences are read at a time.
+# So where is the gain? Look at the lowest strip: each pair reads one sequence, and activations are halved. FSDP cannot hand out less than a whole sequence, so eight GPUs read eight at a time, however long these are. With `tp` 4 four GPUs share one sequence, as if they were one GPU with four times the memory. So our eight would read only two at a time.
+#
+# > **To keep.** Tensor parallelism does not shrink the activations of a batch; it lets fewer sequences be read at a time.
 #
 # </details>
 
@@ -484,6 +457,8 @@ with TemporaryDirectory() as folder:
 
 # %% [markdown]
 # The two lines are equal: two ranks with FSDP alone go on where four on a mesh stopped, because Adam's states came along, too. The folder has a file from each of the four, the table, and checksums. It gets its name only when all of that is written, so a run that dies while it saves leaves nothing that looks whole.
+#
+# > **To keep.** A checkpoint that says where each piece lies can be read by any layout.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -575,9 +550,11 @@ except NotEqual as error:
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart, so test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
+# It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
 #
 # Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
+#
+# > **To keep.** Test on a mesh whose sides differ.
 #
 # </details>
 
@@ -585,7 +562,7 @@ except NotEqual as error:
 # %% [markdown]
 # ## Back to the eight GPUs
 #
-# We now know how to lay out the two nodes of the first screen: `tp` goes inside a node, `dp` between nodes, and the sequence is cut, too. A GPU has room for 29.8 GiB<!-- =load_device("v100_sxm_32").memory_bytes() / GiB -->. Do the 8192 tokens fit?
+# We now know how to lay out the two nodes of the first screen: `tp` goes inside the NVLink domain, `dp` between domains, and the sequence is cut, too. A GPU has room for 29.8 GiB<!-- =load_device("v100_sxm_32").memory_bytes() / GiB -->. Do the 8192 tokens fit?
 #
 # Weights, gradients and Adam are cut in eight as before, which makes 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->. The rest of the first bar was 45.3 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->, which were gathered weights, activations, head and loss.
 #
@@ -599,17 +576,37 @@ bars = {
 }
 answer = bars["the sequence cut, too"].total / 2**30
 predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
+
+# The same layout as `plan` sees it, the program of lesson 08.
+job = planner.Job(model=LLAMA, cluster=PUHTI, batch=16, sequence=8192)
+only = planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), recompute=("none",))
+tight = planner.search(job, only).nearest.policies  # the layout that comes nearest to fitting
+careful = sim.memory_of(LLAMA, tight, job.software, costs.find_convention(job.convention))
+print("GiB on a GPU    our bar     plan")
+for part in sim.CATEGORIES:
+    ours = getattr(bars["the sequence cut, too"], part, 0)
+    print(f"{part:12}{ours / GiB:11.2f}{float(getattr(careful, part)[0]) / GiB:9.2f}")
+print(
+    f"together    {answer:11.2f}{float(careful.total[0]) / GiB:9.2f}   of {V100.memory_bytes() / GiB:.2f}"
+)
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
+# By this formula it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
 #
-# So both cures of the first screen fit. On these V100s, by the formula, tensor parallelism makes a step 6 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing adds a third. Only two sequences are read at a time, so sixteen take eight rounds instead of two. But each round is about a quarter as long, because four GPUs share a sequence.
+# The price is small: on these nodes the messages make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, and recomputation adds a third. Only two sequences are read at a time instead of eight, but four GPUs share each and read it about four times as fast. So the **throughput**, in tokens per second, hardly changes.
+#
+# So much for the bar. Does it really fit? Before you rent the nodes, ask somebody more careful: `plan`, the program of lesson 08. The table above the bars has its answer for exactly this layout.
+#
+# By `plan` it does not fit. Go down the rows and see what it assumes. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes in float32. *Gathered* holds two layers, because prefetch brings the next. *Other* is what no formula of a model has: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because it assumes a fused kernel in feed-forward.
+#
+# Which column is right? Both, for different trainers. Our bar counts only the model's own numbers, 16 bytes<!-- =16 --> a parameter and the activations, and `doctor` counts the same way. A real run needs more. By `plan` even recomputation with FSDP alone is too much. But take both cures and recompute every second layer: then it says 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, and that fits.
+#
+# > **To keep.** A formula for memory is as good as its list of assumptions, so ask for the list: gradients, logits, and what lies beside the model.
 #
 # </details>
-
 
 # %% [markdown]
 # ## When to use it
@@ -617,9 +614,9 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | what hurts | take | because |
 # | --- | --- | --- |
 # | only states do not fit | FSDP | its messages hide |
-# | one sequence does not fit | TP in the node, FSDP between | cheaper than a second forward |
+# | one sequence does not fit | TP in the NVLink domain, FSDP between | cheaper than a second forward |
 # | the same, but messages cost more | recompute | it needs no wire |
-# | a node is too small | TP and recompute | a wider `tp` needs slow wires |
+# | a domain is too small | TP and recompute | a wider `tp` needs slow wires |
 # | fewer sequences in a batch than GPUs | TP, too | FSDP needs a sequence for each rank |
 # | everything fits | DDP | no weights to gather |
 #
@@ -629,7 +626,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # ## What still hurts
 #
-# You compared four ways by hand. With the pipeline, a thousand GPUs have thousands of layouts, so in lesson 08 a program finds the fastest that fits.
+# You compared four ways by hand, and left one out. If `plan` may choose freely for these eight GPUs, it takes `tp` 4 with a pipeline of two stages, which fits and recomputes nothing. On a thousand GPUs there are thousands of such layouts, so in lesson 08 a program finds the fastest that fits.
 
 # %%
 score()
@@ -655,6 +652,53 @@ score()
 # # Going deeper
 #
 # Each part below stands alone, and you can skip all of them.
+#
+# ## A fifth proof: would it say the same words?
+#
+# At every position, one device in float32 finds `k` tokens likeliest, its favourites. Which share do the ranks find, too? A thesis, our first reference, draws that share.
+#
+# **Predict.** In bfloat16 four ranks lose some favourites, and so does one device. Divide what the ranks lose by what one device loses. What comes out?
+
+
+# %% varies="rounding differs between processors"
+def logits_in(dtype, tp, saved=None):
+    """The logits of a trained model, and the model: trained here, or taken over."""
+    torch.manual_seed(0)
+    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
+    apply = tensor(sequence_parallel="regather"), fully_shard(by_block, param_dtype=dtype)
+    trainer = Trainer(Decoder(SMALL), ADAMW, mesh=mesh, apply=apply)
+    if saved is None:
+        for step in range(40):  # a model that has learnt something has favourites
+            trainer.step(text.batch(step))
+    else:
+        trainer.restore(saved)
+    return trainer.output(text.batch(40)[0]), trainer.state()
+
+
+exact, trained = run_ranks(logits_in, 1, None, 1)[0]
+said = {
+    name: compare_logits(run_ranks(logits_in, ranks, dtype, tp, trained)[0][0], exact, top_k=range(1, 51))
+    for name, (ranks, dtype, tp) in {
+        "float32, 2 × 2": (4, None, 2),
+        "bfloat16, 2 × 2": (4, torch.bfloat16, 2),
+        "bfloat16, one rank": (1, torch.bfloat16, 1),
+    }.items()
+}
+lost = {name: sum(1 - share for share in one.agreement.values()) for name, one in said.items()}
+predict(
+    "lost by four ranks, for each one that one device loses",
+    guess=None,
+    answer=round(lost["bfloat16, 2 × 2"] / lost["bfloat16, one rank"], 2),
+    tolerance=0.2,
+)
+viz.plot_agreement(said, reference="one device in float32")
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# They lose about as many: in both panels the two lines of bfloat16 nearly coincide. At the top of the upper one are four ranks in float32, and they have all favourites of one device. So the precision lost some, but the parallelism lost none. The thesis has no line of one device at its ranks' precision, so it cannot say which lost them.
+#
+# </details>
 #
 # ## The losses of all techniques
 #
@@ -779,7 +823,7 @@ for row in host_rows():
         f"{row.nbytes / 1e9:6,.0f} GB, {fits}"
     )
 
-print(f"\nlongest text in tokens{'':46} FSDP alone   with TP")
+print(f"\nlongest sequence in tokens{'':42} FSDP alone   with TP")
 for row in claim_rows():
     print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
 
@@ -835,4 +879,4 @@ for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:
 # %% [markdown]
 # No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. We take it for the room in which cuBLAS multiplies matrices. So the formula also knows the longest sequence. In these runs of 8B the peak is the end of backward. And with one short sequence the GPU hardly computes: each step moves all of Adam's numbers, however few tokens there were.
 #
-# References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*.
+# References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*; DeepSeek-AI 2024, *DeepSeek-V3*, section 3.2.
