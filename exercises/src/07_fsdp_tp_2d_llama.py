@@ -200,17 +200,17 @@ check("07.4", same_words)
 #
 # *Predict · medium · 25 minutes.* **You learn** to choose dp and tp for a cluster that you have never seen.
 #
-# Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, with as many
-# ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter their sum, in forward and
-# in backward, and backward gathers the input once more. Each such message has S tokens of H numbers, of which a rank sends its share. Along dp there are
-# two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
+# Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, which is one
+# NVLink domain, with as many ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter
+# their sum, in forward and in backward, and backward gathers the input once more. Each such message has S tokens of H numbers, of which
+# a rank sends its share. Along dp there are two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-nodes, g, fast, slow, S, H, layer, inside, between, everywhere, parameters, budget, batch = given(
+nodes, g, fast, cards, card, S, H, layer, inside, between, everywhere, parameters, budget, batch = given(
     "07.5", GRADE_SEED
 )
 print(f"{nodes} nodes of g = {g} GPUs of {budget} GB")
-print(f"{fast / 1e9:g} GB/s inside a node, {slow / 1e9:g} GB/s between nodes")
+print(f"a ring inside a node: {fast / 1e9:g} GB/s; out of it lead {cards} cards of {card / 1e9:g} GB/s")
 print(
     f"a sequence of S = {S} tokens, each of H = {H} numbers; "
     f"a layer of {layer:,} numbers, {parameters:,} in all"
@@ -222,32 +222,39 @@ print(
 print(f"a batch of {batch} sequences")
 
 # %% [markdown]
-# Then choose. With sequence parallelism, which is the smallest tp whose activations of one sequence fit beside what lasts? Choose from 1, 2, 4
-# and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp ranks reads one sequence
-# at a time.
+# A ring that stays in a node has the speed of its wires. All rings that leave a node share its cards equally, because NCCL sends through all
+# of them. Leave the latencies out. Now swap the axes, so that neighbouring ranks are along dp, and a ring along tp goes through all nodes. Then
+# other rings leave a node, and there are other numbers of them. Which axis should have the neighbours? The messages of tp are exposed,
+# while FSDP's hide behind computing.
+
+# %% [markdown]
+# Then choose a tp. With sequence parallelism, which is the smallest one whose activations of one sequence fit beside what lasts? Choose from 1,
+# 2, 4 and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp
+# ranks reads one sequence at a time.
 #
 # | name | number to give |
 # | --- | --- |
 # | `tp_bytes`, `dp_bytes` | bytes that one GPU sends for one layer in one step along each axis, if tp fills a node |
-# | `tp_inside_ms` | milliseconds for both, one after the other, with tp on the fast wire and dp on the slow one |
-# | `dp_inside_ms` | the same bytes with the wires swapped |
+# | `tp_inside_ms`, `dp_between_ms` | milliseconds that these bytes take, if tp fills a node |
+# | `tp_between_ms` | the same for `tp_bytes` with the axes swapped |
 # | `tp` | the smallest one that fits |
-# | `texts` | sequences that all GPUs read at a time with that |
-# | `rounds` | rounds of accumulation that the batch takes |
+# | `sequences` | sequences that all GPUs read at a time with that |
+# | `rounds` | rounds of gradient accumulation that the batch takes |
 
 # %% nbgrader={"grade": false, "grade_id": "07-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
 tp_bytes = 10 * (g - 1) / g * 2 * S * H
 dp_bytes = 3 * (nodes - 1) / nodes * 2 * layer / g
-tp_inside_ms = 1e3 * (tp_bytes / fast + dp_bytes / slow)
-dp_inside_ms = 1e3 * (tp_bytes / slow + dp_bytes / fast)
+tp_inside_ms = 1e3 * tp_bytes / fast
+dp_between_ms = 1e3 * dp_bytes / (cards * card / g)
+tp_between_ms = 1e3 * tp_bytes / (cards * card / nodes)
 tp = next(
     n
     for n in (1, 2, 4, 8)
     if S * ((inside + between) / n + everywhere) + 16 * parameters / (nodes * g) <= (budget - 2) * 1e9
 )
-texts = nodes * g / tp
-rounds = batch / texts
+sequences = nodes * g / tp
+rounds = batch / sequences
 ### END SOLUTION
 layout = ...
 check("07.5", layout, seed=GRADE_SEED)

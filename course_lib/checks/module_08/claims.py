@@ -88,7 +88,7 @@ _CLAIMS = NumberExercise(
             Ask("wrong_line", "", WRONG_LINE, {
                 "line 1 is true: it is what all GPUs do, over as many times what one does alone": 1,
                 "line 2 is true: with 128 times as many GPUs and sequences a step takes a little longer": 2,
-                "line 4 is true: nothing was computed again, and the peak is the dense one": 4,
+                "line 4 is true: nothing was recomputed, and the peak is the dense one": 4,
             }, collective=False),
             Ask("right_share", "", lambda g: g.claimed * 6 / 8, {
                 "that is the line's own. It counts the second forward, which the model does not need": (
@@ -136,7 +136,7 @@ _CLAIMS = NumberExercise(
     hints=(
         "Recompute each line from its own numbers. All four come out. So one of them must count something that the "
         "others do not.",
-        "Which of the runs computed activations again? Lesson 08 has that run's table: all of it, in every layer.",
+        "Which of the runs recomputed activations? Lesson 08 has that run's table: all of it, in every layer.",
         "Forward has two operations for each parameter and token, backward four. With a second forward there are "
         "eight, of which the model needs six.",
         "From the seconds: 6 · parameters · tokens is what the model needs. All GPUs could have done a100s · "
