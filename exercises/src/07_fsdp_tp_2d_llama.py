@@ -90,7 +90,8 @@ print(f"dp = {dp}, tp = {tp}; a sequence of S = {S} tokens; GPUs of {budget} GB"
 # %% [markdown]
 # The activations of a token are of three kinds, and above stand the bytes of all layers together. What lies inside the blocks is cut among
 # the ranks along tp. What lies between the blocks is whole on each of them, unless *sequence parallelism* cuts it too. And a little is
-# whole on every rank in any case. Add up as if everything were there at the same instant: then it fits for certain.
+# whole on every rank in any case. Add up as if everything were there at the same instant. Like the
+# bars of lesson 07 this counts the model's own numbers alone, so a real trainer needs some room beside them, which `plan` adds.
 #
 # | name | number to give, for one GPU; GB are of 10⁹ bytes |
 # | --- | --- |
@@ -116,8 +117,8 @@ longest_fsdp = int(
 longest_plain = int((budget - states_gb - unit_gb) * S / plain_gb)
 longest = int((budget - states_gb - unit_gb) * S / sequence_gb) // tp * tp
 ### END SOLUTION
-text = ...
-check("07.2", text, seed=GRADE_SEED)
+sizes = ...
+check("07.2", sizes, seed=GRADE_SEED)
 # hint("07.2")
 
 # %% [markdown]
