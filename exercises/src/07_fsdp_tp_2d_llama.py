@@ -224,9 +224,9 @@ print(f"a batch of {batch} sequences")
 
 # %% [markdown]
 # A ring that stays in a node has the speed of its wires. All rings that leave a node share its cards equally, because NCCL sends through all
-# of them. Leave the latencies out. Now swap the axes, so that neighbouring ranks are along dp, and a ring along tp goes through all nodes. Then
-# other rings leave a node, and there are other numbers of them. Which axis should have the neighbours? The messages of tp are exposed,
-# while FSDP's hide behind computing.
+# of them. Leave the latencies out. Now swap the axes: ranks that are neighbours along dp, as many as there are nodes, get neighbouring GPUs, and
+# each ring along tp has ranks in all nodes. How many of these rings leave a node? And which axis should have the neighbours? Ask whose
+# messages can hide: those of tp are exposed, FSDP's hide behind computing.
 
 # %% [markdown]
 # Then choose a tp. With sequence parallelism, which is the smallest one whose activations of one sequence fit beside what lasts? Choose from 1,
