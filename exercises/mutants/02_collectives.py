@@ -427,7 +427,7 @@ WRONG["02.10", "nodes"] = {
     },
     "wins too seldom. A ring of p / node_size ranks": {"ring(p // node_size": "ring(p"},
     "wins too seldom. Do its steps inside a node use the wire inside?": {"M, inside": "M, between"},
-    "the hierarchy never wins, though only a chunk": {"if node_size > 1": "if node_size > p"},
+    "too seldom. A ring of p / node_size ranks": {"if node_size > 1:": "if node_size > p:"},
     "Its steps inside a node cost something, too": {"ring(node_size, M, inside) + ": ""},
     "a latency each, and bytes on the wire inside, there and back": {"M, inside)": "M, (0, inside[1]))"},
     "How many ranks does its ring through the nodes have": {"ring(p // node_size": "ring(node_size"},
@@ -435,8 +435,12 @@ WRONG["02.10", "nodes"] = {
     "wins too often. How many ranks does its ring": {"node_size, between)": "node_size, inside)"},
     "Its steps are paid on the wire between the nodes": {
         "    rounds = p": "    alpha, beta = inside\n    rounds = p",
-        "ring(p, M, between)": "ring(p, M, inside)",
+        "ring(p, M, through)": "ring(p, M, inside)",
     },
+    "That is a textbook's ring, which leaves a node through one card": {"ring(p, M, through)": "ring(p, M, between)"},
+    "but no faster than they come through a node": {"max(inside[1], beta / node_size)": "beta / node_size"},
+    "each of its steps still waits for the alpha of between": {"through = (alpha,": "through = (inside[0],"},
+    "so only the ring gains from all of them": {"    rounds = p": "    alpha, beta = through\n    rounds = p"},
 }
 
 

@@ -125,7 +125,7 @@ who_holds_what("reduce_scatter", world_size=4)
 
 # %% [markdown]
 # Follow chunk 0 on three ranks. Call it `a0` on rank 0, `b0` on rank 1 and `c0` on rank 2. Its sum has to end on rank 0, so
-# its trip starts just past that rank, on rank 1:
+# its way starts just past that rank, on rank 1:
 #
 # ```text
 #            rank 0                rank 1               rank 2
@@ -304,10 +304,10 @@ check("02.5", tree_broadcast)
 #
 # *Write · easy · 15 minutes.* **You learn** to keep traffic off the slow links, with process groups.
 #
-# Two nodes of two ranks. Inside a node the link is fast, between nodes it is slow:
+# Two nodes of two ranks. Inside a node, which is one NVLink domain here, the link is fast. Between nodes it is slow:
 
 # %%
-print(f"NVLink, inside a node: {NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s one way between two GPUs")
+print(f"NVLink, inside the domain: {NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s one way between two GPUs")
 print(f"InfiniBand, between nodes: {INFINIBAND.bandwidth_bytes_per_s / 1e9:g} GB/s one way")
 
 # %% [markdown]
@@ -354,7 +354,7 @@ who_holds_what("all_to_all", world_size=4)
 
 # %% [markdown]
 # Rank r sends its chunk j to rank j, and puts what it receives into rank order. Its own chunk stays. If all sent to rank 0
-# first, rank 0 would be jammed, and the others idle. So shift: in step s everybody sends s ranks further, and has one
+# first, rank 0 would be jammed, and the others would wait. So shift: in step s everybody sends s ranks further, and has one
 # partner each way.
 #
 # ```text
@@ -465,7 +465,7 @@ check("02.8", ring_max)
 #
 # *Find the bug · easy · 10 minutes.* **You learn** what a test with a tolerance cannot see.
 #
-# The gradients of a small model are short, so starts cost most. That is why `suspect_average` lets whole tensors go round the
+# The gradients of a small model are short, so latency costs most. That is why `suspect_average` lets whole tensors go round the
 # ring once. It takes p-1 steps, half as many as a ring in chunks. Each rank collects what comes in, and then adds it up.
 
 
@@ -537,7 +537,7 @@ check("02.9", ring_average)
 # %% [markdown]
 # ## 02.10
 #
-# *Write · medium · 15 minutes.* **You learn** to say which all-reduce is the fastest, before anybody starts it.
+# *Write · medium · 15 minutes.* **You learn** to say which all-reduce is the fastest, before anybody runs it.
 #
 # You are given p ranks, 2 or more, a tensor of M bytes on each of them, and their wires. Write a function that returns the **name** of the
 # fastest all-reduce:
@@ -549,18 +549,22 @@ check("02.9", ring_average)
 # | `"halving_doubling"` | pairs swap halves, then quarters, and so on down to one p-th, and then go the same way back |
 # | `"hierarchical"` | reduce-scatter inside each node, all-reduce of one chunk through the nodes, all-gather inside: all by rings |
 #
-# A wire is a pair `(alpha, beta)`: the seconds for a start, and the seconds for each byte. A step takes alpha, and beta for each
-# byte that one rank sends in it. `inside` is the wire within a node of `node_size` ranks, and `between` the wire from node to node.
+# A wire is a pair `(alpha, beta)`: the latency of a message, and the seconds for each byte. A step takes alpha, and beta for each
+# byte that one rank sends in it. `inside` is the wire within a node of `node_size` ranks, and `between` the wire from node to node. Each
+# rank has a network card, and `between` is the wire of one card.
 
 # %% [markdown]
-# Three rules make the answer unique:
+# Four rules make the answer unique:
 #
-# - Only the hierarchy uses the wire `inside`. The other three pay every step on the wire `between`, though
-#   in `comm_time` a swap inside a node is faster.
+# - The hierarchy uses the wire `inside` in its nodes. The doublings pay every step on the wire `between`, though in the library
+#   a swap inside a node is faster.
+# - The ring is NCCL's: many rings side by side, which leave a node through all its cards. So each step takes the alpha of `between`, and
+#   for each byte the larger of two times: the beta of `inside`, and the beta of `between` divided by `node_size`.
 # - If p is no power of two, let q be the largest one below it. In recursive doubling and in halving-doubling the
 #   p-q ranks that are too many hand in their whole tensors first, and get whole sums at the end. That is one more step of M bytes
 #   before and one after. In between, only q ranks swap.
-# - `node_size` divides p. If it is 1, the hierarchy *is* the ring, and its name is `"ring"`.
+# - `node_size` divides p. If it is 1, each rank is a node with one card: `inside` is not used, the hierarchy *is* the ring, and its
+#   name is `"ring"`.
 #
 # **Target:** the right name, first for 2, 4, 8, … ranks that are all alike (`node_size` is 1), then for any number of them, and then in nodes.
 # The tensor may be a single number or many gigabytes, and unlike in 02.1 a chunk counts as M/p bytes in both cases.
@@ -575,6 +579,7 @@ def fastest_all_reduce(p, M, node_size, inside, between):
     """
     alpha, beta = between
     ### BEGIN SOLUTION
+    through = (alpha, max(inside[1], beta / node_size)) if node_size > 1 else between
     rounds = p.bit_length() - 1
     q = 2**rounds
 
@@ -583,7 +588,7 @@ def fastest_all_reduce(p, M, node_size, inside, between):
 
     extra = 2 * (alpha + M * beta) if q < p else 0
     seconds = {
-        "ring": ring(p, M, between),
+        "ring": ring(p, M, through),
         "recursive_doubling": rounds * (alpha + M * beta) + extra,
         "halving_doubling": 2 * rounds * alpha + 2 * (q - 1) / q * M * beta + extra,
     }

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.checks import check, given, hint
-from course_lib.hardware import INFINIBAND
+from course_lib.hardware import load_cluster, wires
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
@@ -159,7 +159,7 @@ check("03.3", train_on_share)
 #
 # *Predict · medium · 25 minutes.* **You learn** what buckets save, and what they cannot.
 #
-# A Llama of the 8B's shape has `L` layers and `P` parameters, and trains on `p` ranks. Its gradients are in fp32, four bytes each. Here are
+# A Llama of the 8B's shape has `L` layers and `P` parameters, and trains on `p` ranks, in nodes like those of Kempner's cluster. Its gradients are in fp32, four bytes each. Here are
 # its tensors in the order in which backward completes their gradients. Take a pencil:
 #
 # ```text
@@ -179,15 +179,19 @@ check("03.3", train_on_share)
 # %% nbgrader={"grade": false, "grade_id": "03-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, L, P = given("03.4", GRADE_SEED)
 print(f"p = {p} ranks, L = {L} layers, P = {P:,} parameters")
+KEMPNER = wires(load_cluster("kempner_h100"))
+print(f"a node: {KEMPNER.domain} GPUs and KEMPNER.cards = {KEMPNER.cards} network cards")
 print(
-    f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, "
-    f"bandwidth_bytes_per_s = {INFINIBAND.bandwidth_bytes_per_s:g}"
+    f"KEMPNER.card: alpha_s = {KEMPNER.card.alpha_s:g}, "
+    f"bandwidth_bytes_per_s = {KEMPNER.card.bandwidth_bytes_per_s:g}"
 )
+print(f"inside a node: {KEMPNER.inside_bytes_per_s:g} bytes per second")
 
 # %% [markdown]
 # *Naive* is your 03.1, with a ring all-reduce for each tensor. With *buckets*, gradients lie one after the other in flat tensors, in the order
 # above. A bucket is full once it holds 25 MiB<!-- =costs.BUCKET_BYTES / units.MiB --> **or more**, and then the next one begins. The first one has the
-# same limit, and a tensor is never cut. All ranks send equally much, because `p` divides every tensor.
+# same limit, and a tensor is never cut. Each ring leaves a node through all its cards at once, as NCCL's does, but every hop pays one card's
+# latency. All ranks send equally much, because `p` divides every tensor.
 #
 # | name | in one step |
 # | --- | --- |
@@ -196,9 +200,9 @@ print(
 # | `bucket_calls` | buckets: all-reduces |
 # | `largest_bucket` | buckets: bytes of the largest one |
 # | `bucket_rank_sends` | buckets: bytes that each rank sends |
-# | `naive_latency` | naive: seconds for starts (latency), one alpha for each hop of each ring |
+# | `naive_latency` | naive: seconds of **latency**, one alpha for each hop of each ring |
 # | `bucket_latency` | buckets: the same |
-# | `bandwidth_time` | seconds that the bytes of one rank take at InfiniBand's bandwidth, without latency |
+# | `bandwidth_time` | seconds that the bytes of one rank take at the **bandwidth** of the ring, without latency |
 
 # %% nbgrader={"grade": false, "grade_id": "03-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -207,9 +211,9 @@ naive_rank_sends = 2 * (p - 1) / p * 4 * P
 bucket_calls = 6 * L + 2
 largest_bucket = 4 * (128256 * 4096 + 4096)
 bucket_rank_sends = naive_rank_sends
-naive_latency = naive_calls * 2 * (p - 1) * INFINIBAND.alpha_s
-bucket_latency = bucket_calls * 2 * (p - 1) * INFINIBAND.alpha_s
-bandwidth_time = naive_rank_sends / INFINIBAND.bandwidth_bytes_per_s
+naive_latency = naive_calls * 2 * (p - 1) * KEMPNER.card.alpha_s
+bucket_latency = bucket_calls * 2 * (p - 1) * KEMPNER.card.alpha_s
+bandwidth_time = naive_rank_sends / (KEMPNER.cards * KEMPNER.card.bandwidth_bytes_per_s)
 ### END SOLUTION
 step = ...
 check("03.4", step, seed=GRADE_SEED)
@@ -256,7 +260,7 @@ check("03.5", samples_of)
 #
 # *Write · medium · 20 minutes.* **You learn** to turn many short messages into few long ones.
 #
-# Your 03.1 starts a message for every bias, however short. Put several gradients into one long tensor, and you pay for the start once.
+# Your 03.1 sends a message for every bias, however short. Put several gradients into one long tensor, and you pay the latency once.
 # Backward completes the last layer's gradients first, so fill the buckets from the last parameter on. This is the 6-4-2 MLP in buckets of 40 bytes<!-- =4 * (2 + 8) -->:
 #
 # ```text

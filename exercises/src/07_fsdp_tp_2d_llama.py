@@ -90,7 +90,8 @@ print(f"dp = {dp}, tp = {tp}; a sequence of S = {S} tokens; GPUs of {budget} GB"
 # %% [markdown]
 # The activations of a token are of three kinds, and above stand the bytes of all layers together. What lies inside the blocks is cut among
 # the ranks along tp. What lies between the blocks is whole on each of them, unless *sequence parallelism* cuts it too. And a little is
-# whole on every rank in any case. Add up as if everything were there at the same instant: then it fits for certain.
+# whole on every rank in any case. Add up as if everything were there at the same instant. Like the
+# bars of lesson 07 this counts the model's own numbers alone, so a real trainer needs some room beside them, which `plan` adds.
 #
 # | name | number to give, for one GPU; GB are of 10⁹ bytes |
 # | --- | --- |
@@ -116,8 +117,8 @@ longest_fsdp = int(
 longest_plain = int((budget - states_gb - unit_gb) * S / plain_gb)
 longest = int((budget - states_gb - unit_gb) * S / sequence_gb) // tp * tp
 ### END SOLUTION
-text = ...
-check("07.2", text, seed=GRADE_SEED)
+sizes = ...
+check("07.2", sizes, seed=GRADE_SEED)
 # hint("07.2")
 
 # %% [markdown]
@@ -200,17 +201,17 @@ check("07.4", same_words)
 #
 # *Predict · medium · 25 minutes.* **You learn** to choose dp and tp for a cluster that you have never seen.
 #
-# Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, with as many
-# ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter their sum, in forward and
-# in backward, and backward gathers the input once more. Each such message has S tokens of H numbers, of which a rank sends its share. Along dp there are
-# two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
+# Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, which is one
+# NVLink domain, with as many ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter
+# their sum, in forward and in backward, and backward gathers the input once more. Each such message has S tokens of H numbers, of which
+# a rank sends its share. Along dp there are two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-nodes, g, fast, slow, S, H, layer, inside, between, everywhere, parameters, budget, batch = given(
+nodes, g, fast, cards, card, S, H, layer, inside, between, everywhere, parameters, budget, batch = given(
     "07.5", GRADE_SEED
 )
 print(f"{nodes} nodes of g = {g} GPUs of {budget} GB")
-print(f"{fast / 1e9:g} GB/s inside a node, {slow / 1e9:g} GB/s between nodes")
+print(f"a ring inside a node: {fast / 1e9:g} GB/s; out of it lead {cards} cards of {card / 1e9:g} GB/s")
 print(
     f"a sequence of S = {S} tokens, each of H = {H} numbers; "
     f"a layer of {layer:,} numbers, {parameters:,} in all"
@@ -222,32 +223,39 @@ print(
 print(f"a batch of {batch} sequences")
 
 # %% [markdown]
-# Then choose. With sequence parallelism, which is the smallest tp whose activations of one sequence fit beside what lasts? Choose from 1, 2, 4
-# and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp ranks reads one sequence
-# at a time.
+# A ring that stays in a node has the speed of its wires. All rings that leave a node share its cards equally, because NCCL sends through all
+# of them. Leave the latencies out. Now swap the axes: ranks that are neighbours along dp, as many as there are nodes, get neighbouring GPUs, and
+# each ring along tp has ranks in all nodes. How many of these rings leave a node? And which axis should have the neighbours? Ask whose
+# messages can hide: those of tp are exposed, FSDP's hide behind computing.
+
+# %% [markdown]
+# Then choose a tp. With sequence parallelism, which is the smallest one whose activations of one sequence fit beside what lasts? Choose from 1,
+# 2, 4 and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp
+# ranks reads one sequence at a time.
 #
 # | name | number to give |
 # | --- | --- |
 # | `tp_bytes`, `dp_bytes` | bytes that one GPU sends for one layer in one step along each axis, if tp fills a node |
-# | `tp_inside_ms` | milliseconds for both, one after the other, with tp on the fast wire and dp on the slow one |
-# | `dp_inside_ms` | the same bytes with the wires swapped |
+# | `tp_inside_ms`, `dp_between_ms` | milliseconds that these bytes take, if tp fills a node |
+# | `tp_between_ms` | the same for `tp_bytes` with the axes swapped |
 # | `tp` | the smallest one that fits |
-# | `texts` | sequences that all GPUs read at a time with that |
-# | `rounds` | rounds of accumulation that the batch takes |
+# | `sequences` | sequences that all GPUs read at a time with that |
+# | `rounds` | rounds of gradient accumulation that the batch takes |
 
 # %% nbgrader={"grade": false, "grade_id": "07-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
 tp_bytes = 10 * (g - 1) / g * 2 * S * H
 dp_bytes = 3 * (nodes - 1) / nodes * 2 * layer / g
-tp_inside_ms = 1e3 * (tp_bytes / fast + dp_bytes / slow)
-dp_inside_ms = 1e3 * (tp_bytes / slow + dp_bytes / fast)
+tp_inside_ms = 1e3 * tp_bytes / fast
+dp_between_ms = 1e3 * dp_bytes / (cards * card / g)
+tp_between_ms = 1e3 * tp_bytes / (cards * card / nodes)
 tp = next(
     n
     for n in (1, 2, 4, 8)
     if S * ((inside + between) / n + everywhere) + 16 * parameters / (nodes * g) <= (budget - 2) * 1e9
 )
-texts = nodes * g / tp
-rounds = batch / texts
+sequences = nodes * g / tp
+rounds = batch / sequences
 ### END SOLUTION
 layout = ...
 check("07.5", layout, seed=GRADE_SEED)

@@ -74,9 +74,9 @@ check("08.1", groups)
 # %% [markdown]
 # ## 08.2
 #
-# *Predict · medium · 20 minutes.* **You learn** why tp belongs inside a node, while the other two axes may leave it.
+# *Predict · medium · 20 minutes.* **You learn** why tp belongs inside the NVLink domain, while the other two axes may leave it.
 #
-# Somebody trains a Llama of 70 billion parameters on three axes. Every node has tp GPUs. A stage has L / pp layers, and each of its
+# Somebody trains a Llama of 70 billion parameters on three axes. Every node is one NVLink domain of tp GPUs. A stage has L / pp layers, and each of its
 # matrices is cut into tp parts. A replica's pipeline gets m micro-batches in a step, each one sequence of S tokens. Everything that is
 # sent has bf16 numbers, and every sum is made in a ring.
 
@@ -120,44 +120,45 @@ check("08.2", sent, seed=GRADE_SEED)
 #
 # *Predict · medium · 25 minutes.* **You learn** to price a step with a pencil, before a simulator does.
 #
-# Here is a Llama of 8 billion parameters on a cluster with a slow network. Matrix products run at `reached` operations per second on each GPU.
-# The ranks along tp share a node's fast wire, and everything else takes the slow one.
+# Here is a Llama of 8 billion parameters on nodes of tp H100s with a slow network. Matrix products run at `reached` operations per
+# second on each GPU. The ranks along tp are one node, and a ring inside it runs at `fast` bytes per second. Out of a node lead `cards`
+# network cards of `card` bytes per second each. NCCL uses all of them, and all rings that leave a node share them equally.
 
 # %% nbgrader={"grade": false, "grade_id": "08-3-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-pp, dp, tp, m, tokens, P, H, L, reached, fast, slow, peak = given("08.3", GRADE_SEED)
+pp, dp, tp, m, tokens, P, H, L, reached, fast, cards, card, peak = given("08.3", GRADE_SEED)
 print(f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches of {tokens} tokens in each pipeline")
 print(f"P = {P:,} parameters in L = {L} layers, H = {H}")
 print(f"a GPU reaches {reached / 1e12:.1f} TFLOP/s of its peak of {peak / 1e12:.0f}")
-print(f"{fast / 1e9:g} GB/s on the fast wire, {slow / 1e9:g} GB/s on the slow one")
+print(f"{fast / 1e9:g} GB/s in a ring inside; {cards} card(s) of {card / 1e9:g} GB/s lead out of a node")
 
 # %% [markdown]
-# Nothing is computed again, so a parameter costs six operations for each token. Along `tp` nothing hides the sums of 08.2: the GPU waits
-# for them. Its idle time is (pp - 1) / m of the time that it spends on its micro-batches, as in lesson 04. Along
-# `dp` a ring averages the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward. We let this
-# backward take two thirds of the time of one micro-batch, its sums along tp included. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
-# short, and we leave them out.
+# Nothing is recomputed, so a parameter costs six operations for each token. Along `tp` the sums of 08.2 are **exposed communication**: the GPU
+# waits for them. The **bubble** is (pp - 1) / m of the time that a GPU spends on its micro-batches, as in lesson 04. Along
+# `dp` rings average the gradients, and each GPU has P / (tp · pp) of them, in bf16. They may travel while the last micro-batch goes backward. We let this
+# backward take two thirds of the time of one micro-batch, its sums along tp included. What is longer than that is exposed as well. Messages along `pp` are
+# short, and we leave them out, and all latencies, too.
 
 # %% [markdown]
 # | name | number to give |
 # | --- | --- |
 # | `multiply_s`, `tp_s` | seconds that a GPU multiplies in a step, and that it waits for sums along tp |
-# | `idle_s` | seconds that it waits for other stages |
+# | `bubble_s` | seconds that it waits for other stages |
 # | `dp_s` | seconds for all messages along dp, hidden or not |
 # | `exposed_s` | seconds of these that nothing hides |
 # | `step_s` | seconds of the whole step |
-# | `used` | the model's own operations as a share of the peak, between 0 and 1 |
+# | `mfu` | **MFU**: the model's own operations as a share of the peak, between 0 and 1 |
 # | `fewer_s` | seconds of a step that reads the same batch in half as many micro-batches, each twice as large |
 
 # %% nbgrader={"grade": false, "grade_id": "08-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
 multiply_s = 6 * P * dp * m * tokens / (pp * dp * tp * reached)
 tp_s = m * L / pp * 4 * 2 * (tp - 1) / tp * 2 * tokens * H / fast
-idle_s = (multiply_s + tp_s) * (pp - 1) / m
-dp_s = 2 * (dp - 1) / dp * 2 * P / (tp * pp) / slow
+bubble_s = (multiply_s + tp_s) * (pp - 1) / m
+dp_s = 2 * (dp - 1) / dp * 2 * P / (tp * pp) / (cards * card / tp)
 exposed_s = max(0, dp_s - 2 / 3 * (multiply_s + tp_s) / m)
-step_s = multiply_s + tp_s + idle_s + exposed_s
-used = 6 * P * dp * m * tokens / (pp * dp * tp * peak * step_s)
-fewer_s = multiply_s + tp_s + 2 * idle_s + max(0, dp_s - 2 * 2 / 3 * (multiply_s + tp_s) / m)
+step_s = multiply_s + tp_s + bubble_s + exposed_s
+mfu = 6 * P * dp * m * tokens / (pp * dp * tp * peak * step_s)
+fewer_s = multiply_s + tp_s + 2 * bubble_s + max(0, dp_s - 2 * 2 / 3 * (multiply_s + tp_s) / m)
 ### END SOLUTION
 times = ...
 check("08.3", times, seed=GRADE_SEED)
@@ -177,19 +178,19 @@ print(
     f"1  Megatron-LM, 2019: {c.v100s} V100s do {c.together / 1000:g} PFLOP/s, "
     f"one alone {c.alone:g} TFLOP/s"
 )
-print(f"   -> weak scaling {c.together / (c.v100s * c.alone):.0%}")
+print(f"   -> efficiency of weak scaling {c.together / (c.v100s * c.alone):.0%}")
 print(f"2  Megatron-LM, 2020: a step takes {c.small_s:g} s on 8 A100s,")
 print(
-    f"   and {c.large_s:g} s on 1,024 with 128 times as many "
-    f"texts -> weak scaling {c.small_s / c.large_s:.0%}"
+    f"   and {c.large_s:g} s on 1,024 with 128 times as many sequences "
+    f"-> efficiency of weak scaling {c.small_s / c.large_s:.0%}"
 )
 print(
     f"3  Megatron-LM, 2021: {c.name} on {c.a100s:,} A100s, "
     f"{c.a100_each:g} of {c.a100_peak:g} TFLOP/s on each,"
 )
-print(f"   all activations computed again -> model FLOPs utilisation {c.a100_each / c.a100_peak:.0%}")
+print(f"   all activations recomputed -> model FLOPs utilisation (MFU) {c.a100_each / c.a100_peak:.0%}")
 print(f"4  Llama 3, 2024: 405B on 8,192 H100s, {c.h100_each:g} of {c.h100_peak:g} TFLOP/s on each,")
-print(f"   nothing computed again -> model FLOPs utilisation {c.h100_each / c.h100_peak:.0%}")
+print(f"   nothing recomputed -> model FLOPs utilisation (MFU) {c.h100_each / c.h100_peak:.0%}")
 print()
 print(
     f"the run of line 3: {c.parameters:,} parameters, "
@@ -197,7 +198,7 @@ print(
 )
 
 # %% [markdown]
-# Model FLOPs utilisation counts what the *model* needs: six operations for each parameter and token, however often the program does
+# Model FLOPs utilisation, **MFU**, counts what the *model* needs: six operations for each parameter and token, however often the program does
 # them. The rates of lines 3 and 4 count what the GPUs have *done*, by each paper's own count. The last line says how long a step of line 3's run took.
 # Line 1 measures against one GPU alone, and that one reached 0.30 of its own peak.
 #

@@ -7,8 +7,8 @@ import pytest
 from course_lib.checks.kit.registry import find
 from course_lib.checks.module_02 import choice
 from course_lib.comm.ledger import Ledger
-from course_lib.costs import comm_time
-from course_lib.hardware import Link
+from course_lib.costs import collective_s
+from course_lib.hardware import Link, Wires
 from course_lib.units import format_seconds
 
 LEVELS = {name: level.cases[0] for name, level in find("02.10").levels.items()}
@@ -24,16 +24,25 @@ def link(wire):
     return Link(name="", alpha_s=wire.alpha, bandwidth_bytes_per_s=1 / wire.beta, source="", date="")
 
 
+def in_nodes(n):
+    """Each rank has a card of its own."""
+    inside = n.inside if n.node_size > 1 else n.between
+    return Wires(
+        domain=n.node_size,
+        pair=link(inside),
+        inside_bytes_per_s=1 / inside.beta,
+        cards=n.node_size,
+        card=link(n.between),
+    )
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_library_s_formula_makes_the_same_choices(level):
     """Though there some steps of the doublings stay inside a node."""
     for n in choice.draw(LEVELS[level], 0):
         if n.p <= FEW:
-            shape = {"world_size": n.p, "length": n.M, "itemsize": 1, "node_size": n.node_size}
-            seconds = {
-                name: comm_time("all_reduce", name, **shape).time_s(link(n.inside), link(n.between))
-                for name in choice.times(n)
-            }
+            job = {"nbytes": n.M, "ranks": n.p, "wires": in_nodes(n)}
+            seconds = {name: collective_s("all_reduce", name, **job) for name in choice.times(n)}
             assert choice.fastest(seconds)[0] in choice.fastest(choice.times(n))
 
 

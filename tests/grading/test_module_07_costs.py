@@ -13,6 +13,7 @@ from course_lib.config import ParallelConfig, load_model
 from course_lib.costs.comm.sharding import sharding_rows, sharding_step
 from course_lib.costs.comm.tensor import rows_traffic, tensor_rows
 from course_lib.costs.model.units import decoder_units
+from course_lib.hardware import load_cluster, wires
 from course_lib.units import GB
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 5])
@@ -75,6 +76,35 @@ def test_what_07_5_sends_is_in_the_tables_of_both_axes(seed):
 
 
 @SEEDS
+def test_the_times_of_07_5_are_those_of_rings_on_the_cluster_s_wires_but_for_latency(seed):
+    given, right = expected("07.5", seed)
+    real = next(
+        one
+        for one in (load_cluster("dgx_h200"), load_cluster("dgx_b200"))
+        if one.device.memory_bytes() // GB == given.budget
+    )
+    free = replace(real, inside=replace(real.inside, alpha_s=0.0), card=replace(real.card, alpha_s=0.0))
+
+    def gathers_ms(times, nbytes, ranks, stride):
+        return (
+            1e3
+            * times
+            * costs.collective_s("all_gather", "ring", nbytes=nbytes, ranks=ranks, wires=wires(free), stride=stride)
+        )
+
+    activation, part = 2 * given.S * given.H, 2 * given.layer // given.g
+    assert right["tp_inside_ms"] == pytest.approx(gathers_ms(10, activation, given.g, 1))
+    assert right["dp_between_ms"] == pytest.approx(gathers_ms(3, part, given.nodes, given.g))
+    assert right["tp_between_ms"] == pytest.approx(gathers_ms(10, activation, given.g, given.nodes))
+
+
+@SEEDS
+def test_no_seed_of_07_5_has_a_ring_along_tp_that_one_card_explains(seed):
+    given, right = expected("07.5", seed)
+    assert right["tp_between_ms"] != pytest.approx(1e3 * right["tp_bytes"] / given.card)
+
+
+@SEEDS
 def test_the_tp_of_07_5_is_the_first_that_fits(seed):
     given, right = expected("07.5", seed)
 
@@ -84,4 +114,4 @@ def test_the_tp_of_07_5_is_the_first_that_fits(seed):
 
     fitting = [tp for tp in (1, 2, 4, 8) if total(tp) <= given.budget - 2]
     assert right["tp"] == fitting[0]
-    assert right["rounds"] * right["texts"] == given.batch
+    assert right["rounds"] * right["sequences"] == given.batch

@@ -22,7 +22,7 @@ Times = Mapping[str, float]  # seconds, by name
 
 
 class Wire(NamedTuple):
-    """Seconds for a start, and for each byte."""
+    """Seconds of latency, and for each byte."""
 
     alpha: float
     beta: float
@@ -43,6 +43,13 @@ class Network(NamedTuple):
         return f"p = {self.p}, M = {self.M}, node_size = {self.node_size}, {', '.join(said)}"
 
     @property
+    def all_cards(self) -> Wire:
+        """What a ring through the nodes meets, if it leaves each of them through all cards, one for each rank."""
+        if self.node_size == 1:
+            return self.between
+        return Wire(self.between.alpha, max(self.inside.beta, self.between.beta / self.node_size))
+
+    @property
     def doublings(self) -> int:
         """Of the largest power of two that is not above p."""
         return self.p.bit_length() - 1
@@ -55,7 +62,7 @@ class Shape(NamedTuple):
     """A network but for its wires."""
 
     p: int
-    starts: float  # in which one tensor could pass; 0: a single number
+    latencies: float  # in which one tensor could pass; 0: a single number
     node_size: int = 1
     faster: float = 3  # is the wire inside a node
 
@@ -74,10 +81,10 @@ class Networks(NamedTuple):
 def draw(case: Networks, seed: int) -> list[Network]:
     """The shapes on wires that another seed makes faster or slower: the fastest algorithm stays the fastest."""
     rng, found = random.Random(f"{case}{seed}"), []
-    for p, starts, node_size, faster in case.shapes:
+    for p, latencies, node_size, faster in case.shapes:
         between = Wire(rng.randint(4, 30) * 1e-6, 1 / (rng.choice((12.5, 25, 50, 100)) * GB))
         inside = Wire(between.alpha / faster, between.beta / faster)
-        M = round(starts * between.alpha / between.beta) or _SMALLEST
+        M = round(latencies * between.alpha / between.beta) or _SMALLEST
         found.append(Network(p, M, node_size, inside, between))
     return found
 
@@ -103,7 +110,7 @@ def _extra(n: Network) -> float:
 def times(n: Network) -> Times:
     """Seconds of each algorithm; in nodes of one rank the hierarchy is the ring."""
     seconds = {
-        "ring": _ring(n.p, n.M, n.between),
+        "ring": _ring(n.p, n.M, n.all_cards),
         "recursive_doubling": _doubling(n.doublings, n) + _extra(n),
         "halving_doubling": _halving(n.doublings, n) + _extra(n),
     }
@@ -116,6 +123,14 @@ def _hierarchical(n: Network, nodes: float = 0, chunk: float = 0) -> Times:
         return {}
     through = _ring(nodes or n.p / n.node_size, chunk or n.M / n.node_size, n.between)
     return {"hierarchical": _ring(n.node_size, n.M, n.inside) + through}
+
+
+def _cards_alone(n: Network) -> Wire:
+    return Wire(n.between.alpha, n.between.beta / n.node_size)
+
+
+def _hasty(n: Network) -> Wire:
+    return n.all_cards if n.node_size == 1 else n.all_cards._replace(alpha=n.inside.alpha)
 
 
 def _free(wire: str, n: Network) -> Times:
@@ -171,7 +186,7 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     "the tensor is as expensive as if the bytes of all ranks were added up. They send at the same time, so count what "
     "one rank sends": (lambda n: times(n._replace(M=n.p * n.M)),),
     "the ring wins too often. It goes round twice, p - 1 steps to add up and p - 1 steps to hand out": (
-        partial(_but, lambda n: {"ring": _ring(n.p, n.M, n.between) / 2}),
+        partial(_but, lambda n: {"ring": _ring(n.p, n.M, n.all_cards) / 2}),
     ),
     "log2(p), rounded up, is not enough. If p is no power of two, two further steps take whole tensors to and from the "
     "ranks that are too many": (lambda n: _doublings(_rounded_up(n.p), 0, n),),
@@ -190,12 +205,10 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     "the hierarchy wins too seldom. A ring of p / node_size ranks goes through the nodes, with M / node_size bytes": (
         partial(_but, lambda n: _hierarchical(n, nodes=n.p)),
         partial(_but, lambda n: _hierarchical(n, chunk=n.M)),
+        _never("hierarchical"),
     ),
     "the hierarchy wins too seldom. Do its steps inside a node use the wire inside?": (
         partial(_but, lambda n: _hierarchical(n._replace(inside=n.between))),
-    ),
-    "the hierarchy never wins, though only a chunk of M / node_size bytes goes through the nodes": (
-        _never("hierarchical"),
     ),
     "the hierarchy wins too often. Its steps inside a node cost something, too: a latency each, and bytes on the wire "
     "inside, there and back": (
@@ -209,6 +222,15 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
         partial(_but, lambda n: _hierarchical(n, chunk=n.M / n.p)),
         partial(_but, lambda n: _hierarchical(n._replace(between=n.inside))),
     ),
+    "the ring wins too seldom. That is a textbook's ring, which leaves a node through one card. NCCL's leaves it "
+    "through all node_size cards at once": (partial(_but, lambda n: {"ring": _ring(n.p, n.M, n.between)}),),
+    "the ring wins too often. Through all cards its bytes are fast, but no faster than they come through a node": (
+        partial(_but, lambda n: {"ring": _ring(n.p, n.M, _cards_alone(n))}),
+    ),
+    "the ring wins too often. Its bytes go through all cards, but each of its steps still waits for the alpha of "
+    "between": (partial(_but, lambda n: {"ring": _ring(n.p, n.M, _hasty(n))}),),
+    "a doubling wins too often. In its widest steps each rank needs a card for itself, so only the ring gains from all "
+    "of them": (lambda n: {**times(n._replace(between=n.all_cards)), **_hierarchical(n)},),
     "a flat way wins too often. Its steps are paid on the wire between the nodes": (
         lambda n: {**times(n._replace(between=n.inside)), **_hierarchical(n)},
     ),
@@ -269,7 +291,10 @@ def _first(n: Network, name: str) -> str:
 _POWERS = [Shape(*x) for x in ((64, 0), (64, 0.5), (64, 4), (64, 5000), (2, 5000), (8, 1.5), (8, 40))]
 _LONG = [Shape(*x) for x in ((1000, 4000), (6, 3.5), (3, 20), (96, 400), (32, 400))]
 _SHORT = [Shape(*x) for x in ((1000, 0), (1000, 30), (6, 1), (96, 40), (3, 0.4), (3, 1), (5, 1.2))]
-_FAST = [Shape(*x) for x in ((64, 0, 8, 9), (16, 0, 8, 4), (64, 40, 8, 9), *((1000, M, 4) for M in (60, 400, 9000)))]
+_FAST = [
+    Shape(*x)
+    for x in ((64, 0, 8, 9), (16, 0, 8, 4), (64, 40, 8, 9), *((1000, M, 4) for M in (60, 400, 9000)), (96, 400, 8, 4))
+]
 _AS_SLOW = [Shape(96, 400, 8, 1), Shape(32, 30, 4, 1)]
 
 
@@ -294,7 +319,7 @@ _CHOICE = ProbeExercise(
         ),
         "nodes": _level(
             1, "ranks in nodes", _FAST + _AS_SLOW,
-            "and the hierarchy, where the wires inside a node are fast and the tensor is long",
+            "the hierarchy, which saves latencies, and for very long tensors the ring through all cards",
         ),
     },
     hints=(
@@ -305,7 +330,8 @@ _CHOICE = ProbeExercise(
         "q = 2 ** (p.bit_length() - 1) is the largest power of two that is not above p. If it is not p itself, both "
         "doublings run on q ranks and pay 2 * (alpha + M * beta) more.",
         "Write the ring as a function of ranks, bytes and wire. The hierarchy is then a ring of node_size ranks with M "
-        "bytes on the wire inside, and one of p / node_size ranks with M / node_size bytes on the wire between.",
+        "bytes on the wire inside, and one of p / node_size ranks with M / node_size bytes on the wire between. The "
+        "ring of all ranks has a wire of its own: between's alpha, and the larger of two betas.",
         'Put the four times into a dict, seconds = {"ring": ..., ...}, and return min(seconds, key=seconds.get).',
     ),
 )  # fmt: skip

@@ -12,13 +12,15 @@ from course_lib.checks.kit.spec import FP32
 from course_lib.config import load_model
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.costs.model.parameters import model_parameters
-from course_lib.hardware import INFINIBAND
+from course_lib.hardware import load_cluster, wires
 from course_lib.units import MiB
 
 LLAMA = load_model("llama3_1_8b")
 H, KV, FFN, V = LLAMA.hidden_size, LLAMA.kv_size, LLAMA.ffn_size, LLAMA.vocab_size
 _LAYER = (H, H * H, KV * H, KV * H, H * H, H, FFN * H, FFN * H, FFN * H)  # norm, q k v o, norm, gate up down
 BUCKET = 25 * MiB
+KEMPNER = wires(load_cluster("kempner_h100"))
+_ALPHA_S, _ALL_CARDS = KEMPNER.card.alpha_s, KEMPNER.network_bytes_per_s
 
 
 class Replicas(NamedTuple):
@@ -50,13 +52,13 @@ class Replicas(NamedTuple):
 
     def latency(self, calls: int) -> float:
         """Seconds of alpha in so many ring all-reduces."""
-        return calls * 2 * (self.p - 1) * INFINIBAND.alpha_s
+        return calls * 2 * (self.p - 1) * _ALPHA_S
 
 
 def given(seed: int) -> Replicas:
-    """4 ranks and the 8B itself unless an instructor asks for other numbers."""
+    """8 ranks in two nodes and the 8B itself unless an instructor asks for other numbers."""
     draw = random.Random(seed)
-    p, layers = (4, LLAMA.n_layers) if seed == 0 else (draw.choice((8, 16, 64)), draw.choice((16, 24, 40)))
+    p, layers = (8, LLAMA.n_layers) if seed == 0 else (draw.choice((16, 32, 64)), draw.choice((16, 24, 40)))
     return Replicas(p, layers, model_parameters(replace(LLAMA, n_layers=layers)))
 
 
@@ -106,16 +108,20 @@ _STEP = NumberExercise(
         ), "right. Fewer calls, not one byte less; and a bucket that a table joins is larger than the table"),
         "time": Group(2, (
             Ask("naive_latency", "s", lambda g: g.latency(g.calls), {
-                "alpha is paid in each of a ring's 2(p-1) steps": lambda g: g.calls * INFINIBAND.alpha_s,
+                "alpha is paid in each of a ring's 2(p-1) steps": lambda g: g.calls * _ALPHA_S,
                 "a ring has two phases of p-1 steps each": lambda g: g.latency(g.calls) / 2,
             }),
             Ask("bucket_latency", "s", lambda g: g.latency(g.buckets), {
-                "alpha is paid in each of 2(p-1) steps": lambda g: g.buckets * INFINIBAND.alpha_s,
+                "alpha is paid in each of 2(p-1) steps": lambda g: g.buckets * _ALPHA_S,
             }),
-            Ask("bandwidth_time", "s", lambda g: g.sent / INFINIBAND.bandwidth_bytes_per_s, {
-                ONCE: lambda g: FP32 * g.P / INFINIBAND.bandwidth_bytes_per_s,
+            Ask("bandwidth_time", "s", lambda g: g.sent / _ALL_CARDS, {
+                ONCE: lambda g: FP32 * g.P / _ALL_CARDS,
+                "that is a textbook's ring, which leaves a node through one card. This one takes all of them":
+                    lambda g: g.sent / KEMPNER.card.bandwidth_bytes_per_s,
+                "inside a node? The ring goes through several nodes, and their cards set its pace":
+                    lambda g: g.sent / KEMPNER.inside_bytes_per_s,
             }, tolerance=1e-3),
-        ), "right: a third of the latency is saved; most of the time is bandwidth, and overlap alone hides that"),
+        ), "right: a third of the latency is saved. What the bytes take is not, and overlap has to hide it"),
     },
     hints=(
         "Count the tensors of one layer in the table. Then do not forget the three that are outside of the layers.",
@@ -127,7 +133,8 @@ _STEP = NumberExercise(
         "The norm at the end of a layer fills nothing. It waits for what comes next, which is the next layer's "
         "`down`, or in the end the embedding. So there is a bucket for the head, there are those of the layers, and "
         "there is one for that last norm with the embedding.",
-        "A ring all-reduce has 2(p-1) steps, and each of them pays INFINIBAND.alpha_s once. So the latency is the "
-        "number of calls times 2 * (p - 1) * INFINIBAND.alpha_s.",
+        "A ring all-reduce has 2(p-1) steps, and each of them pays KEMPNER.card.alpha_s once. So the latency is the "
+        "number of calls times 2 * (p - 1) * KEMPNER.card.alpha_s. For the bytes all four cards of a node work side by "
+        "side.",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""07.5: which axis goes inside a node, and how wide it has to be."""
+"""07.5: which axis goes inside an NVLink domain, on the wires of a real cluster, and how wide it has to be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
 from course_lib.checks.kit.spec import BF16
 from course_lib.checks.module_07.llama import Bytes, bytes_of, layer_numbers, numbers_of, other_than
 from course_lib.config import load_model
-from course_lib.hardware import INFINIBAND, NVLINK
+from course_lib.hardware import leaving_of_rings, load_cluster, wires
 from course_lib.units import GB
 
 _TALKS, _SHARES = 10, 3  # gathers and scatters of a layer in a step: along tp of activations, along dp of weights
@@ -17,12 +17,13 @@ _FREE = 2  # GB of a GPU that nobody takes
 
 
 class Cluster(NamedTuple):
-    """Nodes of g GPUs, bytes/s inside and between; a sequence, a layer, what a token leaves; and a GPU's GB."""
+    """Nodes of g GPUs, their wires in bytes/s; a sequence, a layer, what a token leaves; and a GPU's GB."""
 
     nodes: int
     g: int
-    fast: float
-    slow: float
+    fast: float  # of a ring inside a node
+    cards: int
+    card: float
     S: int
     H: int
     layer: int
@@ -42,6 +43,20 @@ class Cluster(NamedTuple):
     def along_dp(self) -> float:
         """Bytes that it sends along dp."""
         return _SHARES * (self.nodes - 1) / self.nodes * BF16 * self.layer / self.g
+
+    def slow(self, ranks: int, stride: int) -> float:
+        """Bytes/s of one of the rings whose ranks are so far apart: those that leave a node share its cards."""
+        return self.cards * self.card / float(leaving_of_rings(ranks, stride, self.g))
+
+    @property
+    def along_dp_slow(self) -> float:
+        """Where tp has the neighbours, every GPU of a node is in a ring of its own along dp."""
+        return self.slow(self.nodes, self.g)
+
+    @property
+    def along_tp_slow(self) -> float:
+        """Where dp has the neighbours, and a ring along tp goes through all nodes."""
+        return self.slow(self.g, self.nodes)
 
     @property
     def states(self) -> float:
@@ -63,26 +78,27 @@ class Cluster(NamedTuple):
         return self.smallest()
 
     @property
-    def texts(self) -> float:
+    def sequences(self) -> float:
         """That all GPUs read at a time."""
         return self.nodes * self.g / self.tp
 
 
 def cluster(seed: int) -> Cluster:
-    """The 70B on four nodes of 8, unless an instructor asks for other numbers."""
+    """The 70B on four nodes of 8 H200s, unless an instructor asks for other numbers."""
     draw = random.Random(seed)
-    nodes, tokens, budget = (
-        (4, 8192, 141) if seed == 0 else draw.choice(((8, 8192, 80), (4, 16384, 141), (8, 12288, 141)))
-    )
-    model = load_model("llama3_1_70b")
+    choices = (("dgx_h200", 2, 8192), ("dgx_h200", 4, 16384), ("dgx_b200", 4, 16384))
+    name, nodes, tokens = ("dgx_h200", 4, 8192) if seed == 0 else draw.choice(choices)
+    model, real = load_model("llama3_1_70b"), load_cluster(name)
     matrices, norms, _ = numbers_of(model)
-    wires = NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
+    one = wires(real)
+    speeds = one.inside_bytes_per_s, one.cards, one.card.bandwidth_bytes_per_s
     sizes = tokens, model.hidden_size, layer_numbers(model)
-    return Cluster(nodes, 8, *wires, *sizes, *bytes_of(model), matrices + norms, budget, 128)
+    budget = round(real.device.memory_bytes() / GB)
+    return Cluster(nodes, one.domain, *speeds, *sizes, *bytes_of(model), matrices + norms, budget, 128)
 
 
-def _ms(tp_wire: float, dp_wire: float, g: Cluster) -> float:
-    return 1e3 * (g.along_tp / tp_wire + g.along_dp / dp_wire)
+def _ms(nbytes: float, per_second: float) -> float:
+    return 1e3 * nbytes / per_second
 
 
 _RING = "a ring sends (n-1)/n of the whole in each gather or scatter"
@@ -91,7 +107,7 @@ _TOO_LARGE = "it fits, but so does a smaller one, which reads more sequences at 
 
 _CHOICE = NumberExercise(
     key="07.5",
-    title="which axis inside a node?",
+    title="which axis on the fast wires?",
     given=cluster,
     levels={
         "wires": Group(2, (
@@ -123,21 +139,36 @@ _CHOICE = NumberExercise(
             }, collective=False),
         ), "right: activations are what tp sends, and weights what FSDP sends"),
         "axes": Group(1, (
-            Ask("tp_inside_ms", "ms", lambda g: _ms(g.fast, g.slow, g), {
-                "that is with the wires swapped: here tp has the fast one": lambda g: _ms(g.slow, g.fast, g),
-                "tp's alone; what FSDP sends between the nodes takes its time too": (
-                    lambda g: 1e3 * g.along_tp / g.fast
+            Ask("tp_inside_ms", "ms", lambda g: _ms(g.along_tp, g.fast), {
+                "on the cards? These ranks are in one node": lambda g: _ms(g.along_tp, g.along_tp_slow),
+                "through one card? These ranks are in one node": lambda g: _ms(g.along_tp, g.card),
+                "FSDP's messages on top? Only tp's are asked": (
+                    lambda g: _ms(g.along_tp, g.fast) + _ms(g.along_dp, g.along_dp_slow)
                 ),
-                "that is FSDP's alone": lambda g: 1e3 * g.along_dp / g.slow,
-                "both on the fast wire? dp goes between the nodes": lambda g: _ms(g.fast, g.fast, g),
-                _IN_SECONDS: lambda g: _ms(g.fast, g.slow, g) / 1e3,
-            }, follows=lambda own, g: 1e3 * (own["tp_bytes"] / g.fast + own["dp_bytes"] / g.slow), collective=False),
-            Ask("dp_inside_ms", "ms", lambda g: _ms(g.slow, g.fast, g), {
-                "that is with tp on the fast wire; here FSDP has it": lambda g: _ms(g.fast, g.slow, g),
-                "both on the slow wire? dp stays inside the node here": lambda g: _ms(g.slow, g.slow, g),
-                _IN_SECONDS: lambda g: _ms(g.slow, g.fast, g) / 1e3,
-            }, follows=lambda own, g: 1e3 * (own["tp_bytes"] / g.slow + own["dp_bytes"] / g.fast), collective=False),
-        ), "right: the axis that sends more gets the fast wire"),
+                _IN_SECONDS: lambda g: _ms(g.along_tp, g.fast) / 1e3,
+            }, follows=lambda own, g: _ms(own["tp_bytes"], g.fast), collective=False),
+            Ask("dp_between_ms", "ms", lambda g: _ms(g.along_dp, g.along_dp_slow), {
+                "all cards for one ring? Each GPU of a node is in a ring of its own along dp, and g rings share the "
+                "cards": lambda g: _ms(g.along_dp, g.cards * g.card),
+                "on the wires inside? These ranks are in different nodes": lambda g: _ms(g.along_dp, g.fast),
+                _IN_SECONDS: lambda g: _ms(g.along_dp, g.along_dp_slow) / 1e3,
+            }, follows=lambda own, g: _ms(own["dp_bytes"], g.along_dp_slow), collective=False),
+            Ask("tp_between_ms", "ms", lambda g: _ms(g.along_tp, g.along_tp_slow), {
+                "that is a textbook's ring, through one card. As many rings as there are nodes leave each of them, and "
+                "share all its cards": lambda g: _ms(g.along_tp, g.card),
+                "all cards for one ring? A node has as many of these rings as there are nodes": (
+                    lambda g: _ms(g.along_tp, g.cards * g.card)
+                ),
+                "that is as if g / nodes rings left a node. So many ranks of each ring are in it, and as many rings as "
+                "there are nodes": (
+                    lambda g: other_than(_ms(g.along_tp, g.slow(g.g, g.g // g.nodes)), _ms(g.along_tp, g.along_tp_slow))
+                ),
+                "inside a node? With the axes swapped a ring along tp goes through all of them": (
+                    lambda g: _ms(g.along_tp, g.fast)
+                ),
+                _IN_SECONDS: lambda g: _ms(g.along_tp, g.along_tp_slow) / 1e3,
+            }, follows=lambda own, g: _ms(own["tp_bytes"], g.along_tp_slow), collective=False),
+        ), "right: tp's messages are exposed, so they get the wires inside, even where dp's take longer"),
         "degrees": Group(2, (
             Ask("tp", "ranks", lambda g: g.tp, {
                 "the states are there too, and 2 GB free": lambda g: other_than(g.smallest(states=False), g.tp),
@@ -149,25 +180,27 @@ _CHOICE = NumberExercise(
                     lambda g: g.tp / 2, lambda g: g.tp / 4
                 ),
             }, collective=False),
-            Ask("texts", "texts", lambda g: g.texts, {
+            Ask("sequences", "sequences", lambda g: g.sequences, {
                 "all GPUs? Those along tp read the same sequence": lambda g: g.nodes * g.g,
                 "one for each node? Several groups of tp ranks have room in a node": (
-                    lambda g: other_than(g.nodes, g.texts)
+                    lambda g: other_than(g.nodes, g.sequences)
                 ),
-                "that is tp; every group of tp ranks reads a sequence": lambda g: other_than(g.tp, g.texts),
+                "that is tp; every group of tp ranks reads a sequence": lambda g: other_than(g.tp, g.sequences),
             }, follows=lambda own, g: g.nodes * g.g / own["tp"], collective=False),
-            Ask("rounds", "rounds", lambda g: g.batch / g.texts, {
+            Ask("rounds", "rounds", lambda g: g.batch / g.sequences, {
                 "as if every GPU read a sequence of its own": lambda g: g.batch / (g.nodes * g.g),
-                "as if every node read one sequence": lambda g: other_than(g.batch / g.nodes, g.batch / g.texts),
+                "as if every node read one sequence": lambda g: other_than(g.batch / g.nodes, g.batch / g.sequences),
                 "that is the batch itself; several sequences are read at a time": lambda g: g.batch,
-            }, follows=lambda own, g: g.batch / own["texts"], collective=False),
+            }, follows=lambda own, g: g.batch / own["sequences"], collective=False),
         ), "right: as small as fits. A wider tp reads fewer sequences at a time, and sends more for each"),
     },
     hints=(
         "Along tp attention and feed-forward each gather their input and scatter their sum, in forward and in "
         "backward, and backward gathers the input once more: ten times (g-1)/g of S * H numbers.",
         "Along dp there are two gathers and a reduce-scatter of what tp leaves a rank, each (n-1)/n of it.",
-        "Bytes by bytes per second are seconds. Add up both axes, each on its wire.",
+        "Bytes by bytes per second are seconds. If tp fills a node, each of its g GPUs is in a ring of its own along "
+        "dp, and these g rings share the cards. Swapped, neighbours are along dp, so a node has as many rings along tp "
+        "as there are nodes.",
         "For tp = 1, 2, 4, 8: S * ((inside + between) / tp + everywhere) bytes of activations, and 16 bytes for each "
         "parameter, shared among all GPUs. The first that leaves 2 GB free is it.",
         "As many sequences are read at a time as there are groups of tp ranks. Divide the batch by that.",

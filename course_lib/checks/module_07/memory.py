@@ -66,7 +66,7 @@ def memory(seed: int) -> Memory:
 
 
 _OTHER_UNIT = "in bytes, or in GiB? Here GB are asked, of 10^9 bytes"
-_OWN_TEXT = "divided by dp? Ranks along dp read sequences of their own, and each keeps all that its text leaves"
+_OWN_TEXT = "divided by dp? Ranks along dp read sequences of their own, and each keeps all that its sequence leaves"
 _ALSO_STATES = "what lasts from step to step takes its room first"
 _ALSO_UNIT = "the gathered unit takes its room as well"
 _DOWN = "a part of a token? Round down to whole ones"

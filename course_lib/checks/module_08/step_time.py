@@ -1,8 +1,9 @@
-"""08.3: the seconds of a step by hand: multiply, wait along tp, wait for other stages, wait along dp."""
+"""08.3: the seconds of a step by hand: multiply, wait along tp, the bubble, wait along dp."""
 
 from __future__ import annotations
 
 import random
+from math import nan
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise
@@ -10,7 +11,7 @@ from course_lib.checks.kit.spec import BF16
 from course_lib.checks.module_08.three_axes import ring_share
 from course_lib.config import load_model
 from course_lib.costs.model.parameters import model_parameters
-from course_lib.hardware import INFINIBAND, NVLINK, load_device
+from course_lib.hardware import load_cluster, wires
 
 _SUMS, _OPERATIONS = 4, 6  # all-reduces of a layer for one micro-batch; operations for each parameter and token
 _BACKWARD = 2 / 3  # of a micro-batch's time
@@ -29,9 +30,15 @@ class StepAsked(NamedTuple):
     H: int
     L: int
     reached: float
-    fast: float
-    slow: float
+    fast: float  # of a ring inside a node of tp GPUs
+    cards: int
+    card: float
     peak: float
+
+    @property
+    def slow(self) -> float:
+        """Bytes/s of one ring along dp: each GPU of a node is in one of its own, and these share the cards."""
+        return self.cards * self.card / self.tp
 
     @property
     def flops(self) -> float:
@@ -50,7 +57,7 @@ class StepAsked(NamedTuple):
 
     @property
     def along_tp(self) -> float:
-        """Seconds of sums, each in a ring on the fast wire."""
+        """Seconds of sums, each in a ring inside its node."""
         each = ring_share(self.tp) * BF16 * self.tokens * self.H / self.fast
         return self.m * self.L / self.pp * _SUMS * each
 
@@ -60,13 +67,13 @@ class StepAsked(NamedTuple):
         return self.multiply + self.along_tp
 
     @property
-    def idle(self) -> float:
+    def bubble(self) -> float:
         """Seconds in which it waits for other stages."""
         return self.busy * (self.pp - 1) / self.m
 
     @property
     def along_dp(self) -> float:
-        """Seconds to average the gradients on the slow wire."""
+        """Seconds to average the gradients between the nodes."""
         return ring_share(self.dp) * BF16 * self.P / (self.pp * self.tp) / self.slow
 
     @property
@@ -82,7 +89,7 @@ class StepAsked(NamedTuple):
     @property
     def whole(self) -> float:
         """All of it."""
-        return self.busy + self.idle + self.exposed
+        return self.busy + self.bubble + self.exposed
 
     @property
     def fewer(self) -> StepAsked:
@@ -90,7 +97,7 @@ class StepAsked(NamedTuple):
         return self._replace(m=self.m // 2, tokens=2 * self.tokens)
 
     @property
-    def used(self) -> float:
+    def mfu(self) -> float:
         """Share of the peak for the model's own operations."""
         return self.flops / (self.gpus * self.peak * self.whole)
 
@@ -100,11 +107,12 @@ def _given(seed: int) -> StepAsked:
     draw = random.Random(seed)
     choices = ((4, 6, 8, 12), (4, 5, 8, 10), (4, 6, 8, 16), (8, 5, 4, 12))  # a factor names one mistake alone
     degrees = choices[0] if seed == 0 else draw.choice(choices[1:])
-    model, peak = load_model("llama3_1_8b"), load_device("h100_sxm_80").dense_flops_per_s["bf16"]
+    model, peak = load_model("llama3_1_8b"), load_cluster("dgx_h100").device.dense_flops_per_s["bf16"]
     sizes = model_parameters(model), model.hidden_size, model.n_layers
-    slow = INFINIBAND.bandwidth_bytes_per_s / (4 if seed == 0 else draw.choice((8, 16)))
+    cards, of = (2, "kempner_h100") if seed == 0 else (1, draw.choice(("kempner_h100", "kempner_a100")))
     tokens = 8192 if seed == 0 else draw.choice((4096, 8192))
-    return StepAsked(*degrees, tokens, *sizes, _REACHED * peak, NVLINK.bandwidth_bytes_per_s, slow, peak)
+    rates = wires(load_cluster("dgx_h100")).inside_bytes_per_s, cards, load_cluster(of).card.bandwidth_bytes_per_s
+    return StepAsked(*degrees, tokens, *sizes, _REACHED * peak, *rates, peak)
 
 
 _MS = "in milliseconds? Seconds are asked"
@@ -137,28 +145,33 @@ _STEP = NumberExercise(
                 "one sum in each layer? There are two blocks, and both go forward and backward": (
                     lambda g: g.along_tp / _SUMS
                 ),
-                "on the slow wire? The ranks along tp are in one node": lambda g: g.along_tp * g.fast / g.slow,
+                "on the cards? The ranks along tp are in one node": lambda g: g.along_tp * g.fast / g.slow,
                 "an all-reduce in a ring sends 2 (tp - 1) / tp of the whole": lambda g: g.along_tp / ring_share(g.tp),
                 "four bytes each? bf16 has two": lambda g: 2 * g.along_tp,
                 _MS: lambda g: 1e3 * g.along_tp,
             }, collective=False),
-            Ask("idle_s", "s", lambda g: g.idle, {
-                "a GPU is also at its micro-batch while it adds up along tp. Idle time is a share of both": (
+            Ask("bubble_s", "s", lambda g: g.bubble, {
+                "a GPU is also at its micro-batch while it adds up along tp. The bubble is a share of both": (
                     lambda g: g.multiply * (g.pp - 1) / g.m
                 ),
                 "p stages? The others are waited for, which are pp - 1": lambda g: g.busy * g.pp / g.m,
-                "(pp - 1) / (m + pp - 1) is idle over the *whole*. Over busy time it is (pp - 1) / m": (
+                "(pp - 1) / (m + pp - 1) is the bubble over the *whole*. Over busy time it is (pp - 1) / m": (
                     lambda g: g.busy * (g.pp - 1) / (g.m + g.pp - 1)
                 ),
                 "those are pp - 1 whole steps. A GPU waits for pp - 1 micro-batches": lambda g: g.busy * (g.pp - 1),
-                _MS: lambda g: 1e3 * g.idle,
+                _MS: lambda g: 1e3 * g.bubble,
             }, follows=lambda own, g: (own["multiply_s"] + own["tp_s"]) * (g.pp - 1) / g.m, collective=False),
             Ask("dp_s", "s", lambda g: g.along_dp, {
                 "a GPU has a (tp · pp)-th of the gradients, and averages no others": (
                     lambda g: g.along_dp * g.pp * g.tp, lambda g: g.along_dp * g.pp, lambda g: g.along_dp * g.tp
                 ),
                 "for each micro-batch? Gradients are added up first, and averaged once": lambda g: g.along_dp * g.m,
-                "on the fast wire? The replicas are in other nodes": lambda g: g.along_dp * g.slow / g.fast,
+                "on the wires inside? The replicas are in other nodes": lambda g: g.along_dp * g.slow / g.fast,
+                "all cards for one ring? Each GPU of a node is in a ring of its own along dp, and tp rings share the "
+                "cards": lambda g: g.along_dp / g.tp,
+                "that is a textbook's ring, with one card for itself. Here tp rings share all cards of a node": (
+                    lambda g: g.along_dp * g.cards / g.tp if g.cards > 1 else nan
+                ),
                 "an all-reduce in a ring sends 2 (dp - 1) / dp of the whole": (
                     lambda g: g.along_dp / ring_share(g.dp), lambda g: g.along_dp / 2
                 ),
@@ -190,15 +203,15 @@ _STEP = NumberExercise(
             ), collective=False),
             Ask("step_s", "s", lambda g: g.whole, {
                 "the messages along dp count only as far as nothing hides them": (
-                    lambda g: g.busy + g.idle + g.along_dp
+                    lambda g: g.busy + g.bubble + g.along_dp
                 ),
-                "what of dp is exposed is missing": lambda g: g.busy + g.idle,
-                "the idle time is missing": lambda g: g.busy + g.exposed,
-                "the time along tp is missing": lambda g: g.multiply + g.idle + g.exposed,
-            }, follows=lambda own, g: sum(own[name] for name in ("multiply_s", "tp_s", "idle_s", "exposed_s")),
+                "what of dp is exposed is missing": lambda g: g.busy + g.bubble,
+                "the bubble is missing": lambda g: g.busy + g.exposed,
+                "the time along tp is missing": lambda g: g.multiply + g.bubble + g.exposed,
+            }, follows=lambda own, g: sum(own[name] for name in ("multiply_s", "tp_s", "bubble_s", "exposed_s")),
             collective=False),
-            Ask("used", "", lambda g: g.used, {
-                PERCENT: lambda g: 100 * g.used,
+            Ask("mfu", "", lambda g: g.mfu, {
+                PERCENT: lambda g: 100 * g.mfu,
                 "that is the share of the step in which a GPU multiplies. It does so below the peak": (
                     lambda g: g.multiply / g.whole
                 ),
@@ -210,25 +223,25 @@ _STEP = NumberExercise(
                     lambda g: g.whole
                 ),
                 "the bubble has doubled, but so has the backward behind which gradients hide": (
-                    lambda g: g.busy + 2 * g.idle + g.exposed
+                    lambda g: g.busy + 2 * g.bubble + g.exposed
                 ),
-                "the last backward is twice as long and hides more, but idle time has doubled": (
-                    lambda g: g.busy + g.idle + g.fewer.exposed
+                "the last backward is twice as long and hides more, but the bubble has doubled": (
+                    lambda g: g.busy + g.bubble + g.fewer.exposed
                 ),
                 "everything has doubled? A GPU reads as many tokens as before": lambda g: 2 * g.whole,
-            }, follows=lambda own, g: own["multiply_s"] + own["tp_s"] + 2 * own["idle_s"] + max(
+            }, follows=lambda own, g: own["multiply_s"] + own["tp_s"] + 2 * own["bubble_s"] + max(
                 0.0, own["dp_s"] - 2 * _BACKWARD * (own["multiply_s"] + own["tp_s"]) / g.m
             ), collective=False),
-        ), "right: larger micro-batches hide more of dp, and cost idle time"),
+        ), "right: larger micro-batches hide more of dp, and make the bubble longer"),
     },
     hints=(
         "All GPUs together do 6 P operations for each token of the step. It has dp · m micro-batches.",
         "Along tp: L / pp layers, four sums each, m times. A sum sends 2 (tp - 1) / tp of an activation of two bytes "
-        "a number, on the fast wire.",
-        "Idle time is (pp - 1) / m of all the time in which a GPU is at its micro-batches, multiplying or adding up.",
-        "Along dp a GPU sends 2 (dp - 1) / dp of its P / (tp · pp) gradients, two bytes each, on the slow wire. The "
-        "backward of the last micro-batch hides two thirds of (multiply_s + tp_s) / m of that.",
-        "Half as many micro-batches: the work of a GPU stays, idle time doubles, and the last backward is twice as "
+        "a number, on the wires inside.",
+        "The bubble is (pp - 1) / m of all the time in which a GPU is at its micro-batches, multiplying or adding up.",
+        "Along dp a GPU sends 2 (dp - 1) / dp of its P / (tp · pp) gradients, two bytes each. Its ring gets a tp-th of "
+        "cards · card. The backward of the last micro-batch hides two thirds of (multiply_s + tp_s) / m of that.",
+        "Half as many micro-batches: the work of a GPU stays, the bubble doubles, and the last backward is twice as "
         "long. Compute what is exposed once more.",
     ),
 )  # fmt: skip
