@@ -18,7 +18,8 @@ from course_lib.config.parallel import CUT_IN_ALL, Piece
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replicated, uneven, ways_to_fit
-from course_lib.costs.sweep.gpu_memory import GpuMemory, Work
+from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.gpu_memory import Work
 from course_lib.hardware import Device, load_device
 from course_lib.ranks import devices
 from course_lib.units import format_bytes, format_count

@@ -9,11 +9,13 @@ from typing import Any
 
 from course_lib.config import ModelConfig
 from course_lib.config.model import LatentAttention
-from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.flops import training_flops
+from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.software import Software
 from course_lib.sim.gpus import machine_called
-from course_lib.sim.machine import Machine, Software
-from course_lib.sim.memory import Memory, memory_of
+from course_lib.sim.machine import Machine
+from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.stacks import Words, words_of
 from course_lib.units import GB, GiB
@@ -45,10 +47,17 @@ class Run:
         """The policy alone."""
         return Policies(**self.policy)
 
-    def memory(self, recompute: str | None = None) -> Memory:
+    def memory(self, recompute: str | None = None) -> GpuMemory:
         """Of the fullest GPU; with another recompute than the row's, if one is given."""
         policies = replace(self.policies, recompute=RECOMPUTE.index(recompute)) if recompute else self.policies
-        return memory_of(self.model, policies, self.software, find_convention(self.convention))
+        return memory_of(self.job, policies)
+
+    @property
+    def job(self) -> Job:
+        """What is trained, and what is assumed of the code that does it; how it is spread says the policy."""
+        return Job(
+            model=self.model, sequence=self.policy["sequence"], software=self.software, convention=self.convention
+        )
 
     @property
     def gpus(self) -> int:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.sim.machine import Software
+from course_lib.costs.sweep.software import Software
 
 # words in a run's text -> stack, kind, attention kernel; the first match wins
 _STACKS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (

@@ -15,7 +15,8 @@ from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
 from course_lib.costs.model.activations import Recompute
 from course_lib.costs.model.conventions import Convention
-from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
+from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
 from course_lib.split import divisors
 
 Flags = tuple[str, ...]  # as one types them
