@@ -43,7 +43,7 @@ class Device:
     @property
     def usable_in_words(self) -> str:
         """That with where it is from."""
-        return f"{format_bytes(self.usable_bytes)} usable of {self.memory_gb} GB ({self.usable_source})"
+        return f"{format_bytes(self.usable_bytes)} of {self.memory_gb} GB: {self.usable_source}"
 
     def memory_bytes(self, binary: bool = False) -> int:
         """The printed memory read as GB, the cautious way, or as GiB."""

@@ -152,6 +152,7 @@ class Combinations:
             micro_batch=micro,
             n_microbatches=np.maximum(1, self.job.batch // (dp * micro)),
             sequence=self.job.sequence,
+            offload=self.job.offload != "none",
             recompute=self.recompute[rest],
             schedule=self.schedule[rest],
             stages_per_rank=self.v[rest],

@@ -46,7 +46,7 @@ def _of_stage(job: Job, p: Policies, stage: Any) -> GpuMemory:
         schedule=np.asarray(p.schedule),
         stages_per_rank=np.asarray(p.stages_per_rank),
         n_microbatches=np.asarray(p.n_microbatches),
-        offload=np.asarray(p.offload, dtype=bool),
+        offload=np.asarray(p.offload, dtype=bool) | (job.offload == "optimizer"),
     )
     keys, where = _combinations([*(getattr(p, name) for name in _SHAPE), stage])
     rows = np.array([_pieces(job, *key) for key in keys], dtype=np.float64)

@@ -84,7 +84,7 @@ def _predicted(run: Run, factor: float) -> dict[str, Any]:
         "bottleneck": bottleneck_in_words(times, 0),
         **{f"{cause}_s": float(getattr(times, cause)[0]) * factor for cause in CAUSES},
         "constants": " ".join(sorted(set(constant_names(run.machine.generation, run.software).values()))),
-        "assumed": "; ".join([*run.assumed, *unknown]),
+        "assumed": "; ".join([*run.assumed, *unknown, *run.assumptions]),
     }
 
 

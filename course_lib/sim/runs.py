@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from course_lib.config import ModelConfig
+from course_lib.config import ModelConfig, ParallelConfig, load_model
 from course_lib.config.model import LatentAttention
+from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.flops import training_flops
 from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.assumptions import job_fields
 from course_lib.costs.sweep.job import Job
 from course_lib.costs.sweep.software import Software
 from course_lib.sim.gpus import machine_called
@@ -36,11 +38,20 @@ class Run:
     software: Software
     policy: Mapping[str, Any]  # fields of Policies, each one number
     recompute_stated: bool
-    convention: str  # of `costs`, for the states
+    convention: str | Convention  # of `costs`, for the states
+    code: Mapping[str, Any]  # more fields of `Job`, that the row says of the code that trains
     step_s: float | None
     memory_bytes: float | None
     out_of_memory: bool
     assumed: tuple[str, ...]
+    said: frozenset[str] = frozenset()  # what the row says of the code, by name
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Of the code that trains: what the row does not say by name, but its words or nothing at all."""
+        spread = ParallelConfig(tp=2, sequence_parallel=bool(self.policy["sequence_parallel"]))
+        found = replace(self.job, parallel=spread, recompute=RECOMPUTE[self.policy["recompute"]]).assumptions
+        return [f"{name}={value}" for name, value in found.items() if name not in {*self.said, "schedule"}]
 
     @property
     def policies(self) -> Policies:
@@ -56,7 +67,11 @@ class Run:
     def job(self) -> Job:
         """What is trained, and what is assumed of the code that does it; how it is spread says the policy."""
         return Job(
-            model=self.model, sequence=self.policy["sequence"], software=self.software, convention=self.convention
+            model=self.model,
+            sequence=self.policy["sequence"],
+            software=self.software,
+            convention=self.convention,
+            **self.code,
         )
 
     @property
@@ -103,7 +118,11 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     model = _model_of(_part(row, "model"), sequence, assumed)
     parallel = _part(row, "parallel")
     words = words_of(row, generation=machine.generation, tp=_whole(parallel, "tp", optional=True) or 1)
+    said = _part(row, "code", optional=True)
+    code = job_fields(said)
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
+    if shared := said.get("sequence_parallel"):
+        policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
     peak_gb = _number(measured, "peak_mem_gb")
     unit = GiB if "gib" in str(measured.get("mem_unit") or "").lower() else GB
@@ -113,14 +132,16 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
         model=model,
         gpu=gpu,
         machine=machine,
-        software=words.software,
+        software=code.pop("software", words.software),
         policy=policy,
         recompute_stated=words.recompute is not None,
-        convention=words.convention,
+        convention=code.pop("convention", words.convention),
+        code=code,
         step_s=_step_s(row, measured, model, policy, tokens, machine),
         memory_bytes=peak_gb * unit if peak_gb else None,
         out_of_memory=measured.get("oom") is True,
         assumed=(*assumed, *words.assumed, *(() if words.recompute else ("no recompute",))),
+        said=frozenset(said),
     )
 
 
@@ -131,6 +152,8 @@ def _model_of(given: Mapping[str, Any], sequence: int, assumed: list[str]) -> Mo
     """
     if "mamba" in str(given.get("name") or "").lower():
         raise ValueError("a hybrid with Mamba layers: there is no formula for them")
+    if name := given.get("preset"):
+        return load_model(str(name))
     hidden, layers, heads = (_need(_whole(given, key), f"model.{key}") for key in ("hidden", "layers", "heads"))
     experts = _part(given, "moe", optional=True)
     gated = given.get("gated_mlp")

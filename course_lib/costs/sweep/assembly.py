@@ -15,7 +15,7 @@ from course_lib.units import GB
 
 _PIPELINED = 6  # bytes of a number that FSDP leaves gathered beside a pipeline: the bf16 weight, its fp32 gradient
 _KEPT = {"none": 1.0, "attention": 1.0, "operators": 0.35, "half": 0.5, "full": 0.0}  # beyond a layer's input
-_BESIDE_BYTES, _FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
+BESIDE_BYTES, FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
 _GPIPE, _INTERLEAVED, _ZB = (SCHEDULES.index(name) for name in ("gpipe", "interleaved", "zb-h1"))
 
 
@@ -97,7 +97,7 @@ def assembled(job: Job, p: Spread, n: Pieces, stage: Any) -> GpuMemory:
         "activations": _activations(p, n, stage),
         "head": n.head,
     }
-    beside = _BESIDE_BYTES + _FRAGMENTS * sum(parts.values()) if job.beside else 0
+    beside = BESIDE_BYTES + FRAGMENTS * sum(parts.values()) if job.beside else 0
     return GpuMemory(**parts, other=beside)
 
 

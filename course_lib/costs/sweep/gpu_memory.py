@@ -95,6 +95,8 @@ def gpu_memory(
         raise ValueError(four_parts("gpu_memory", values, rule, f"choose stage in 0..{pp - 1}"))
     stages = dict.fromkeys((0, min(1, pp - 1), pp - 1)) if stage is None else [stage]
     even = job.evened
+    one_stage = replace(job.parallel, pp=1, sequence_parallel=False)
+    one_stage.check(even.model, sequence=job.sequence, whole=job.whole)
     found = fullest([assembled(even, _spread(even), stage_pieces(even, job.parallel, one), one) for one in stages])
     return GpuMemory(**{name: int(getattr(found, name)) for name in CATEGORIES})
 

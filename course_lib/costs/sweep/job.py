@@ -20,6 +20,7 @@ Offload = Literal["none", "optimizer", "all"]
 RECOMPUTE: tuple[Again, ...] = get_args(Again)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 OFFLOAD: tuple[Offload, ...] = get_args(Offload)
+FORMATS = {"bf16": 2, "fp32": 4, "fp64": 8}  # that one computes in
 _CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
 
@@ -94,6 +95,27 @@ class Job:
     def bytes_of_logit(self) -> int:
         """In the loss."""
         return self.software.logit_bytes if self.logit_bytes is None else self.logit_bytes
+
+    @property
+    def assumptions(self) -> dict[str, str]:
+        """What is assumed of the code that trains, by the name under which commands take it."""
+        shared = "none" if not self.parallel.sequence_parallel else "keep" if self.gathers_once else "regather"
+        scores = "keeps scores" if self.software.kernel == "scores" else "keeps no scores"
+        return {
+            "convention": f"{self.states.name} ({self.states.assumes})",
+            "optimizer": self.optimizer,
+            "compute_dtype": {size: name for name, size in FORMATS.items()}.get(
+                self.itemsize, f"{self.itemsize} bytes"
+            ),
+            "sequence_parallel": shared,
+            "recompute": self.recompute,
+            "schedule": self.schedule,
+            "stack": self.software.kind,
+            "kernel": f"{self.software.kernel} ({scores})",
+            "logits": f"{self.bytes_of_logit} bytes each",
+            "offload": self.offload,
+            "norms": "one kernel" if self.fused_norms else "in Python, with copies in fp32",
+        }
 
     @property
     def evened(self) -> Job:
