@@ -67,7 +67,7 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]
     lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
     memory, room = gpu_memory(asked.counted), device.usable_bytes
-    lines += [_memory(run, memory, device), _assumed(run, asked.counted, device)]
+    lines += [_memory(run, memory, device), _assumed(run, asked.counted, device), _usual(asked.counted)]
     ways = ways_to_fit(asked, room, lambda flags: _is_taken(run, flags, whole, room)) if memory.total > room else []
     lines += [f"would fit with {' '.join(flags)}: {format_bytes(total)}" for flags, total in ways]
     text, unseen = _text(run)
@@ -178,6 +178,16 @@ def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:
     as_if = f", as if strategy=FULL_SHARD and not {strategy}" if strategy not in (None, "FULL_SHARD") else ""
     room = f"{device.name} offers {format_bytes(device.usable_bytes)}"
     return f"memory by formula{as_if}: {format_bytes(memory.total)} ({named}); {room}"
+
+
+def _usual(job: Job) -> str:
+    """The same layout by what `plan` and `sweep` assume, which most clusters train with."""
+    names = ("model", "sequence", "batch", "microbatch", "recompute", "schedule", "stages_per_rank")
+    parallel = replace(job.parallel, sequence_parallel=job.parallel.tp > 1)
+    usual = Job(parallel=parallel, **{name: getattr(job, name) for name in names})
+    told = {name: words for name, words in usual.assumptions.items() if words != job.assumptions[name]}
+    named = "; ".join(f"{name}={words}" for name, words in told.items())
+    return f"the same by what plan and sweep assume: {format_bytes(gpu_memory(usual).total)} ({named})"
 
 
 def _assumed(run: TrainRun, job: Job, device: Device) -> str:

@@ -37,6 +37,9 @@ def test_a_run_that_would_run(capsys):
             "sequence_parallel=none; recompute=none; schedule=1f1b; stack=eager; kernel=flash2 (keeps no scores); "
             "logits=12 bytes each; offload=none; norms=one kernel; 1.397 GiB of context and buffers, 6% lost between "
             f"tensors; a program can use {load_device('h100_sxm_80').usable_in_words}",
+            "the same by what plan and sweep assume: 1.399 GiB (convention=megatron (bf16 weights, gradients summed in "
+            "fp32, fp32 weights and moments); optimizer=adamw; compute_dtype=bf16; sequence_parallel=regather; "
+            "stack=megatron; kernel=cudnn (keeps no scores); logits=8 bytes each)",
             "it would run",
         ],
     )
@@ -44,7 +47,7 @@ def test_a_run_that_would_run(capsys):
 
 def test_what_does_not_fit_is_said_with_the_flags_that_make_it_fit(capsys):
     status, lines = doctor(capsys, *LLAMA, "dp=2", "tp=2", "batch=2")
-    heading, stays, memory, assumed, *ways, verdict = lines
+    heading, stays, memory, assumed, usual, *ways, verdict = lines
     assert assumed.startswith("assumed, for it was not given: dtype=float32 (float32 throughout); optimizer=adamw; ")
     assert (status, verdict) == (1, "it would not run on H100 SXM 80 GB")
     assert heading.endswith("; engine=own, dp=2 x tp=2, batch=2, sequence=8192")
@@ -53,7 +56,7 @@ def test_what_does_not_fit_is_said_with_the_flags_that_make_it_fit(capsys):
         "memory by formula: 112.9 GiB (weights 13.49 GiB, gradients 13.49 GiB, optimizer 26.98 GiB,"
     )
     assert memory.endswith(ROOMY)
-    assert ways == ["would fit with recompute=true: 60.12 GiB", "would fit with sequence=3349: 74.5 GiB"]
+    assert ways == ["would fit with recompute=true: 66.16 GiB", "would fit with sequence=3093: 79.1 GiB"]
 
 
 def test_its_advice_can_be_followed(capsys):
