@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -20,10 +21,16 @@ from course_lib.sim.machine import Machine
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.stacks import Words, words_of
-from course_lib.units import GB, GiB
+from course_lib.split import divisors
+from course_lib.units import GB, GiB, MiB
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, OverflowError, IndexError)
 _STEPS = ("training", "memory")
+_PRINTED = re.compile(r"(\d+)\s?GB")
+_UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
+_GAUGES = ("nvidia-smi", "max reserved")
+_CONTEXT_BYTES = 1343 * MiB  # of a process whose kernels are loaded; transformers' guide "Model training anatomy"
+_HEAD = 128  # about the size of a head, where a row does not say how many there are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,7 @@ class Run:
     step_s: float | None
     memory_bytes: float | None
     out_of_memory: bool
+    gauge: str  # what the measured bytes were read from: "nvidia-smi", "reserved", or "allocated" if nothing is said
     assumed: tuple[str, ...]
     said: frozenset[str] = frozenset()  # what the row says of the code, by name
 
@@ -62,6 +70,19 @@ class Run:
         """Of the fullest GPU; with another recompute than the row's, if one is given."""
         policies = replace(self.policies, recompute=RECOMPUTE.index(recompute)) if recompute else self.policies
         return memory_of(self.job, policies)
+
+    def seen(self) -> float:
+        """What the row's gauge would show of the run's bytes, as it ran.
+
+        PyTorch's allocated bytes have nothing of what is beside tensors, its reserved ones have no context of CUDA, and
+        nvidia-smi has it all. A run that does not say what it recomputes recomputed so much that it fitted.
+        """
+        ways = [None] if self.recompute_stated else [None, *RECOMPUTE[1:]]
+        found = [self.memory(way) for way in ways]
+        room = float(self.machine.memory_bytes)
+        memory = next((one for one in found if float(one.total[0]) <= room), found[-1])
+        beside = {"allocated": -float(memory.other[0]), "nvidia-smi": _CONTEXT_BYTES}.get(self.gauge, 0.0)
+        return float(memory.total[0]) + beside
 
     @property
     def job(self) -> Job:
@@ -125,7 +146,10 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
         policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
     peak_gb = _number(measured, "peak_mem_gb")
-    unit = GiB if "gib" in str(measured.get("mem_unit") or "").lower() else GB
+    unit = next((size for name, size in _UNITS.items() if name in str(measured.get("mem_unit") or "").lower()), GB)
+    printed = _PRINTED.search(gpu)
+    if peak_gb and printed and peak_gb * unit > int(printed[1]) * GiB:
+        raise ValueError(f"measured {peak_gb:g} GB are more than a GPU of {printed[1]} GB has")
     return Run(
         name=name,
         source=source,
@@ -140,6 +164,7 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
         step_s=_step_s(row, measured, model, policy, tokens, machine),
         memory_bytes=peak_gb * unit if peak_gb else None,
         out_of_memory=measured.get("oom") is True,
+        gauge=next((one for one in _GAUGES if one in str(measured.get("mem_kind") or "")), "allocated"),
         assumed=(*assumed, *words.assumed, *(() if words.recompute else ("no recompute",))),
         said=frozenset(said),
     )
@@ -154,7 +179,13 @@ def _model_of(given: Mapping[str, Any], sequence: int, assumed: list[str]) -> Mo
         raise ValueError("a hybrid with Mamba layers: there is no formula for them")
     if name := given.get("preset"):
         return load_model(str(name))
-    hidden, layers, heads = (_need(_whole(given, key), f"model.{key}") for key in ("hidden", "layers", "heads"))
+    hidden, layers = (_need(_whole(given, key), f"model.{key}") for key in ("hidden", "layers"))
+    heads = _whole(given, "heads", optional=True)
+    if heads is None and hidden is not None:
+        size = min(divisors(hidden), key=lambda one: abs(one - _HEAD))
+        heads = hidden // size
+        assumed.append(f"{heads} heads of {size}")
+    heads = _need(heads, "model.heads")
     experts = _part(given, "moe", optional=True)
     gated = given.get("gated_mlp")
     ffn = _whole(given, "ffn", optional=True)
@@ -222,13 +253,13 @@ def _policy(
     cp = _whole(parallel, "cp", optional=True) or 1
     ep = _whole(parallel, "ep", optional=True) or 1
     virtual = _whole(parallel, "vpp", optional=True) or 1
+    schedule = _schedule(parallel, pp, virtual)
     dp = _replicas(hardware, parallel, tp, pp, cp, assumed)
-    if pp * virtual > layers:
+    if pp * virtual > layers + 2:  # embedding and head may stand for a layer each
         raise ValueError(f"a pipeline of pp={pp} and its virtual stages are more than {layers} layers")
     micro = _need(_whole(_part(row, "batch"), "micro"), "batch.micro")
     if pp > 1 and parallel.get("vpp") is None:
         assumed.append("1F1B with one stage on each rank")
-    schedule = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
     return {
         "dp": dp,
         "tp": tp,
@@ -246,6 +277,18 @@ def _policy(
         "schedule": SCHEDULES.index(schedule),
         "stages_per_rank": virtual if schedule == "interleaved" else 1,
     }
+
+
+def _schedule(parallel: Mapping[str, Any], pp: int, virtual: int) -> str:
+    """The schedule of a pipeline by its published name; unsaid, 1F1B, interleaved where ranks have several stages."""
+    named = str(parallel.get("schedule") or "").lower()
+    if named in ("zb-1p", "zb-h1"):
+        return "zb-h1"
+    if named not in ("", "1f1b", "1f1b-i", "interleaved", "gpipe", "afab"):
+        raise ValueError(f"the schedule {named} has no formula here")
+    if named in ("gpipe", "afab") and pp > 1:
+        return "gpipe"
+    return "interleaved" if virtual > 1 and pp > 1 else "1f1b"
 
 
 def _replicas(
