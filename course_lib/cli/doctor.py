@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from course_lib.cli import train_run
+from course_lib.cli.assumed import assumed_line
 from course_lib.cli.commands import DEVICE
 from course_lib.cli.compose import parse_overrides, refuse
 from course_lib.cli.doctor_text import look_at_text
@@ -17,15 +19,21 @@ from course_lib.cli.train_config import KEYS, TrainRun, read_train
 from course_lib.config.parallel import CUT_IN_ALL, Piece
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
-from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replicated, uneven, ways_to_fit
-from course_lib.costs.sweep.gpu_memory import GpuMemory, Work
+from course_lib.costs.sweep.advice import Asked, indivisible, replicated, uneven, ways_to_fit
+from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.gpu_memory import gpu_memory
+from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.software import Software
 from course_lib.hardware import Device, load_device
 from course_lib.ranks import devices
 from course_lib.units import format_bytes, format_count
 
 _COMMAND = "doctor"
 _MOST_RANKS = 2**20
-_MOMENTS = {"sgd": 0, "adamw": 2}  # numbers that the optimizer keeps of each parameter
+_SETTINGS = {  # of `train`, by what they decide of a job
+    **{"convention": "dtype", "optimizer": "optimizer", "compute_dtype": "param_dtype", "offload": "offload"},
+    **{"sequence_parallel": "sequence_parallel", "recompute": "recompute", "schedule": "schedule"},
+}
 
 
 def doctor_command(overrides: Sequence[str]) -> int:
@@ -58,8 +66,8 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
         return [*lines, *problems, "it would not run, whatever the memory"], False
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]
     lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
-    memory, room = memory_of(asked), device.memory_bytes()
-    lines.append(_memory(run, memory, device))
+    memory, room = gpu_memory(asked.counted), device.usable_bytes
+    lines += [_memory(run, memory, device), _assumed(run, asked.counted, device), _usual(asked.counted)]
     ways = ways_to_fit(asked, room, lambda flags: _is_taken(run, flags, whole, room)) if memory.total > room else []
     lines += [f"would fit with {' '.join(flags)}: {format_bytes(total)}" for flags, total in ways]
     text, unseen = _text(run)
@@ -80,7 +88,7 @@ def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int)
             train_run.check_shape(other)
     except ValueError:
         return False
-    return memory_of(asked_of(other, whole)).total <= room
+    return bool(gpu_memory(asked_of(other, whole).counted).total <= room)
 
 
 def _text(run: TrainRun) -> tuple[str, list[str]]:
@@ -95,36 +103,45 @@ def _text(run: TrainRun) -> tuple[str, list[str]]:
 
 def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
     """The run in numbers, as the formulas take it; `whole_pieces` says what every rank along tp would have whole."""
+    pipeline: dict[str, Any] = (
+        {"schedule": run.schedule.name, "stages_per_rank": run.schedule.stages_per_rank} if run.schedule else {}
+    )
+    job = Job(
+        model=run.model,
+        parallel=replace(run.parallel, sequence_parallel=run.sequence_parallel is not None),
+        sequence=run.sequence,
+        batch=max(run.parallel.dp, run.batch // run.config.accumulation),
+        recompute="full" if run.recompute else "none",
+        software=Software(kind="eager", kernel="flash2"),
+        convention=_states(run),
+        optimizer=run.config.optimizer,
+        offload="all" if run.values["offload"] is not None else "none",
+        itemsize=getattr(torch, run.values["param_dtype"] or run.dtype).itemsize,
+        fused_norms=run.folder is None,  # those of transformers are written in Python
+        keep_gathered=run.sequence_parallel == "keep",
+        whole=whole,
+        **pipeline,
+    )
+    return Asked(
+        job=job,
+        n_microbatches=run.schedule.n_microbatches if run.schedule is not None else 1,
+        accumulation=run.config.accumulation,
+        engine="torch" if run.engine == "torch" else "own",
+        is_own_decoder=run.folder is None,
+    )
+
+
+def _states(run: TrainRun) -> Convention:
+    """The trainer keeps all in the model's own format."""
     itemsize = getattr(torch, run.dtype).itemsize
-    moments = _MOMENTS[run.config.optimizer]
-    states = Convention(
+    return Convention(
         name=run.dtype,
         weights=itemsize,
         gradients=itemsize,
-        optimizer=moments * itemsize,
+        optimizer=2 * itemsize,
+        moments=2 * itemsize,
         assumes=f"{run.dtype} throughout",
         source="course_lib.training",
-    )
-    computing = getattr(torch, run.values["param_dtype"] or run.dtype)
-    return Asked(
-        model=run.model,
-        parallel=replace(run.parallel, sequence_parallel=run.sequence_parallel is not None),
-        work=Work(
-            sequence=run.sequence,
-            microbatch=1,
-            n_microbatches=run.schedule.n_microbatches if run.schedule is not None else 1,
-            itemsize=computing.itemsize,
-            recompute="full" if run.recompute else "none",
-            fused_norms=run.folder is None,  # those of transformers are written in Python
-            keep_gathered=run.sequence_parallel == "keep",
-        ),
-        convention=states,
-        batch=max(run.parallel.dp, run.batch // run.config.accumulation),
-        accumulation=run.config.accumulation,
-        engine="torch" if run.engine == "torch" else "own",
-        offload=run.values["offload"] is not None,
-        whole=whole,
-        is_own_decoder=run.folder is None,
     )
 
 
@@ -154,9 +171,26 @@ def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:
         "gathered weights": memory.gathered,
         "activations": memory.activations,
         "head and loss": memory.head,
+        "context, buffers and fragments": memory.other,
     }
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     strategy = run.values["strategy"]
     as_if = f", as if strategy=FULL_SHARD and not {strategy}" if strategy not in (None, "FULL_SHARD") else ""
-    room = f"{device.name} has at least {format_bytes(device.memory_bytes())}"
+    room = f"{device.name} offers {format_bytes(device.usable_bytes)}"
     return f"memory by formula{as_if}: {format_bytes(memory.total)} ({named}); {room}"
+
+
+def _usual(job: Job) -> str:
+    """The same layout by what `plan` and `sweep` assume, which most clusters train with."""
+    names = ("model", "sequence", "batch", "microbatch", "recompute", "schedule", "stages_per_rank")
+    parallel = replace(job.parallel, sequence_parallel=job.parallel.tp > 1)
+    usual = Job(parallel=parallel, **{name: getattr(job, name) for name in names})
+    told = {name: words for name, words in usual.assumptions.items() if words != job.assumptions[name]}
+    named = "; ".join(f"{name}={words}" for name, words in told.items())
+    return f"the same by what plan and sweep assume: {format_bytes(gpu_memory(usual).total)} ({named})"
+
+
+def _assumed(run: TrainRun, job: Job, device: Device) -> str:
+    """What the run leaves to `train`, and what no setting of it says."""
+    typed = {word.partition("=")[0] for word in run.overrides}
+    return assumed_line(job, device, [key for key, name in _SETTINGS.items() if name in typed], names=_SETTINGS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from course_lib.cli.assumed import assumed_line
 from course_lib.cli.compose import refuse
 from course_lib.cli.plan_config import COMMAND, PlanConfig, as_values, read_plan
+from course_lib.config import ParallelConfig
 from course_lib.planner.policy_search import Found, search
 from course_lib.planner.reasons import Ranked, described, ranked, why_slower
 from course_lib.planner.retime import Recheck, retimed
@@ -30,7 +32,7 @@ def plan_command(overrides: Sequence[str]) -> int:
     """
     config = read_plan(overrides)
     found = search(config.job, config.space)
-    print("\n".join([_heading(found), *_rejections(found)]))
+    print("\n".join([_heading(found), _assumed(config), *_rejections(found)]))
     if found.nearest:
         print("\n".join(_nearest(found)))
         _write(config, found, [], None, None)
@@ -55,6 +57,13 @@ def _heading(found: Found) -> str:
         f"{job.model.name} on {job.cluster.n_gpus:,} x {job.cluster.device.name} ({job.cluster.name}); "
         f"{job.batch:,} sequences of {job.sequence:,} tokens in a step"
     )
+
+
+def _assumed(config: PlanConfig) -> str:
+    """What nobody gave; recompute and schedules are looked for, and sequences are shared where tp > 1."""
+    shared = ParallelConfig(tp=2, sequence_parallel=True in config.space.sequence_parallel)
+    one = replace(config.job, parallel=shared)
+    return assumed_line(one, config.job.cluster.device, {*config.given, "recompute", "schedule"})
 
 
 def _rejections(found: Found) -> list[str]:

@@ -11,10 +11,12 @@ from hydra.core.config_store import ConfigStore
 
 from course_lib import presets
 from course_lib.cli import settings
+from course_lib.cli.assumed import of_code
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
 from course_lib.cli.plan_settings import AXES, PLAN, SEQUENCE, TOKENS
 from course_lib.config import ModelConfig
+from course_lib.costs.sweep.assumptions import job_fields
 from course_lib.hardware import parse_cluster
 from course_lib.planner.space import Job, Space
 
@@ -30,6 +32,7 @@ class PlanConfig:
 
     job: Job
     space: Space
+    given: frozenset[str]  # settings that were typed
     retime: int
     out: Path | None
     train: Path | None
@@ -54,10 +57,10 @@ def read_plan(overrides: Sequence[str]) -> PlanConfig:
     folder = model_folder(COMMAND, chosen["model"], parsed)
     lines = [str(one.input_line) for one in parsed] if folder is None else without_folder(parsed)
     values = compose_values(COMMAND, lines, typed=overrides)
-    return _checked(values, shape_given(folder, values["model"]))
+    return _checked(values, shape_given(folder, values["model"]), frozenset(chosen))
 
 
-def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
+def _checked(values: dict[str, Any], model: ModelConfig, given: frozenset[str]) -> PlanConfig:
     """Each value of the right kind, then in its place."""
     if values["sequence"] is None:
         values["sequence"] = min(SEQUENCE, model.max_sequence or SEQUENCE)
@@ -69,10 +72,17 @@ def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
     if values["retime"] < 0:
         refuse(COMMAND, f"retime={values['retime']}", "it is a number of policies", "give retime >= 0")
     axes: dict[str, Any] = {axis: _axis(values[axis]) for axis in settings.names([AXES])}
-    job = Job(model=model, cluster=cluster, batch=values["batch"], sequence=values["sequence"])
+    job = Job(
+        model=model,
+        cluster=cluster,
+        batch=values["batch"],
+        sequence=values["sequence"],
+        **job_fields(of_code(values)),
+    )
     return PlanConfig(
+        given=given,
         job=job,
-        space=Space(**axes),
+        space=Space(**axes, sequence_parallel=(values["sequence_parallel"] != "none",)),
         retime=values["retime"],
         out=_path("out", values["out"], suffix=".json"),
         train=_path("train", values["train"]),
@@ -105,5 +115,6 @@ def as_values(job: Job) -> Mapping[str, Any]:
         "device": job.cluster.device.name,
         "batch": job.batch,
         "sequence": job.sequence,
-        "convention": job.convention,
+        "convention": job.states.name,
+        "assumed": dict(job.assumptions),
     }

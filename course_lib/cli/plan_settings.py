@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from course_lib import presets
+from course_lib.cli.assumed import ASSUMED
 from course_lib.cli.settings import NEEDED, Group, Setting
+from course_lib.costs.model.conventions import CONVENTIONS
+from course_lib.costs.sweep.job import Job
 from course_lib.planner.space import Space
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES
 
@@ -35,10 +38,12 @@ PLAN = (
         "a step",
         (
             Setting("batch", None, "whole", f"sequences; without it as many as have {TOKENS:,} tokens", "03"),
+            Setting("convention", Job.convention, "choice", "bytes of states a parameter", "01", tuple(CONVENTIONS)),
             Setting("sequence", None, "whole", f"tokens; without it {SEQUENCE}, or what the model was made for", "01"),
         ),
     ),
     AXES,
+    ASSUMED,
     Group(
         "the search, and its results",
         (

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from course_lib.cli.assumed import assumed_line
 from course_lib.cli.sweep_config import SweepConfig, read_sweep
-from course_lib.costs.sweep.explore import ExploreRow, as_csv, explore
+from course_lib.config import ParallelConfig
+from course_lib.costs.sweep.explore import EXPLORER, ExploreRow, as_csv, explore, job_of
+from course_lib.costs.sweep.grid import Candidate
+from course_lib.costs.sweep.job import Job
 from course_lib.errors import four_parts
 from course_lib.units import GiB
 
@@ -36,15 +40,23 @@ def sweep(overrides: Sequence[str]) -> int:
     rows = explore(config.model, config.exploration, config.grid)
     explored = config.exploration
     print(
-        f"{config.model.name}: convention {explored.convention}, "
+        f"{config.model.name}: convention {config.values['convention']}, "
         f"sequences of {explored.sequence} tokens, {explored.global_batch} of them in a global batch"
     )
+    if explored.convention != EXPLORER:
+        print(assumed_line(_one_job(config), config.device, config.given))
     if config.out is None:
         print(table(rows))
     print(_summary(config, rows))
     if config.out is not None:
         print(f"written: {' and '.join(_write(config, rows))}")
     return 0
+
+
+def _one_job(config: SweepConfig) -> Job:
+    """One with the assumptions of all."""
+    parallel = ParallelConfig(tp=2, sequence_parallel=config.grid.sequence_parallel)
+    return job_of(config.model, Candidate(parallel, 1, 1), config.exploration)
 
 
 def table(rows: Sequence[ExploreRow]) -> str:
@@ -57,9 +69,9 @@ def table(rows: Sequence[ExploreRow]) -> str:
 def _summary(config: SweepConfig, rows: Sequence[ExploreRow]) -> str:
     """How many combinations there are, how many are legal, how many fit."""
     tried = sum(1 for _ in config.grid.combinations(config.model.n_experts))
-    memory = f"{config.device.memory_gb} GB = {config.device.memory_bytes() / GiB:.2f} GiB"
+    memory = f"{config.device.usable_bytes / GiB:.2f} GiB usable"
     fitting = sum(row.fits for row in rows)
-    return f"{len(rows):,} of {tried:,} combinations are legal; {fitting:,} fit into {config.device.name} ({memory})"
+    return f"{len(rows):,} of {tried:,} combinations are legal; {fitting:,} fit into {config.device.name}, {memory}"
 
 
 def _write(config: SweepConfig, rows: Iterable[ExploreRow]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from hydra.core.override_parser.types import Override
 
 from course_lib import presets
 from course_lib.cli import settings
+from course_lib.cli.assumed import ASSUMED, of_code
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole, shown
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
 from course_lib.cli.sweep_settings import AXES, SWEEP
@@ -21,7 +22,7 @@ from course_lib.config import ModelConfig
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.sweep.explore import EXPLORER, Exploration
 from course_lib.costs.sweep.grid import Grid
-from course_lib.hardware import Device
+from course_lib.hardware import Device, device_called
 from course_lib.units import is_number
 
 _COMMAND = "sweep"
@@ -45,6 +46,11 @@ class SweepConfig:
     out: Path | None
     values: Mapping[str, Any]  # the composition that all the others come from
     overrides: tuple[str, ...]  # that it was composed of
+
+    @property
+    def given(self) -> set[str]:
+        """The settings among them."""
+        return {override.partition("=")[0] for override in self.overrides}
 
     def as_yaml(self) -> str:
         """The exact configuration, under the command that gives it."""
@@ -97,8 +103,9 @@ def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, .
         refuse(
             _COMMAND, f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}"
         )
+    _check_explorer(values, overrides)
     device = _device(values["device"])
-    axes: dict[str, Any] = {axis: values[axis] if values[axis] is None else tuple(values[axis]) for axis in _AXES}
+    axes: dict[str, Any] = {axis: tuple(given) if isinstance(given := values[axis], list) else given for axis in _AXES}
     return SweepConfig(
         model=model,
         device=device,
@@ -107,13 +114,24 @@ def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, .
             global_batch=values["global_batch"],
             convention=values["convention"],
             token_imbalance=float(imbalance),
-            device_bytes=device.memory_bytes(),
+            device_bytes=device.usable_bytes,
+            recompute=values["recompute"],
+            assumed={k: v for k, v in of_code(values).items() if k != "convention"},
         ),
-        grid=Grid(**axes),
+        grid=Grid(**axes, sequence_parallel=values["sequence_parallel"] != "none"),
         out=_csv_path(values["out"]),
         values=values,
         overrides=overrides,
     )
+
+
+def _check_explorer(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse assumptions for a convention that has its own."""
+    known = (*settings.names([ASSUMED]), "recompute")
+    typed = [word for word in overrides if word.partition("=")[0] in known]
+    if values["convention"] == EXPLORER and typed:
+        rule, way_out = "that tool's formula assumes its own", f"leave {' '.join(typed)} out, or choose a convention"
+        refuse(_COMMAND, f"convention={EXPLORER} with {typed[0]}", rule, way_out)
 
 
 def _device(values: Mapping[str, Any]) -> Device:
@@ -124,7 +142,14 @@ def _device(values: Mapping[str, Any]) -> Device:
     require_whole(_COMMAND, "device.memory_gb", values["memory_gb"])
     if values["memory_gb"] < 1:
         refuse(_COMMAND, f"device.memory_gb={values['memory_gb']}", "memory is positive", "give device.memory_gb >= 1")
+    if values["memory_gb"] != _printed(values["cuda_name"]):  # the preset's log is of another card
+        values = {**values, "usable_gib": None, "usable_source": Device.usable_source}
     return Device(**values)
+
+
+def _printed(cuda_name: str) -> int | None:
+    known = device_called(cuda_name)
+    return None if known is None else known.memory_gb
 
 
 def _csv_path(out: Any) -> Path | None:

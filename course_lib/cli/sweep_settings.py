@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from course_lib import presets
+from course_lib.cli.assumed import ASSUMED
 from course_lib.cli.settings import NEEDED, Group, Setting
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.sweep.explore import EXPLORER, Exploration
 from course_lib.costs.sweep.grid import Grid
+from course_lib.costs.sweep.job import RECOMPUTE
 
 AXES = Group(
     "what is combined, each with each: one value, or several as [1,2]",
@@ -41,9 +43,11 @@ SWEEP = (
             ),
             Setting("sequence", Exploration.sequence, "whole", "tokens", "01"),
             Setting("global_batch", None, "whole", "sequences of a step; without it the convention's", "01"),
+            Setting("recompute", Exploration.recompute, "choice", "what layers compute twice", "01", RECOMPUTE),
             Setting("token_imbalance", Exploration.token_imbalance, "other", "the fullest expert's share", "08"),
         ),
     ),
     AXES,
+    ASSUMED,
     Group("results", (Setting("out", None, "other", "a CSV file; its configuration lies beside it", "01"),)),
 )

@@ -8,7 +8,7 @@ from functools import cache
 
 from course_lib import presets
 from course_lib.errors import four_parts
-from course_lib.units import GB, GiB
+from course_lib.units import GB, GiB, format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,21 @@ class Device:
     nvlink_bytes_per_s: float  # of one link, one way
     source: str
     date: str
+    usable_gib: float | None = None  # the least that CUDA was seen to offer a program; None: nobody was asked
+    usable_source: str = "no log was read: the printed memory as GB, the cautious way"
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a program can use: of 80 GB as printed an H100 offers 79.1 GiB; without a log the printed memory as GB.
+
+        CUDA's context and NCCL's rooms are in it, and have to be left for them.
+        """
+        return self.memory_bytes() if self.usable_gib is None else int(self.usable_gib * GiB)
+
+    @property
+    def usable_in_words(self) -> str:
+        """That with where it is from."""
+        return f"{format_bytes(self.usable_bytes)} of {self.memory_gb} GB: {self.usable_source}"
 
     def memory_bytes(self, binary: bool = False) -> int:
         """The printed memory read as GB, the cautious way, or as GiB."""

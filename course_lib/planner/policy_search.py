@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.costs.model.conventions import find_convention
 from course_lib.planner.space import Combinations, Job, Space, fewest_broken, rejected_and_legal
 from course_lib.sim.constants import rates_of
 from course_lib.sim.machine import machine_of
@@ -64,8 +63,7 @@ class Found:
 
     def predict(self, indices: list[int]) -> Prediction:
         """Everything that the simulator says of some of them."""
-        job, policies = self.job, self.policies.take(np.array(indices))
-        return simulate(job.model, job.cluster, policies, software=job.software, convention=job.convention)
+        return simulate(self.job, self.policies.take(np.array(indices)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,4 +140,4 @@ def policy_name(policies: Policies, index: int) -> str:
 
 
 def _memory_bytes(job: Job, policies: Policies) -> Any:
-    return np.asarray(memory_of(job.model, policies, job.software, find_convention(job.convention)).total)
+    return np.asarray(memory_of(job, policies).total)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from course_lib.costs.sweep.assembly import CATEGORIES
 from course_lib.errors import four_parts
 from course_lib.planner.policy_search import Found, policy_name
 from course_lib.planner.space import RULES, Combinations, Job, Space
-from course_lib.sim.memory import CATEGORIES
 from course_lib.sim.simulate import bottleneck_in_words
 from course_lib.sim.step import CAUSE_NAMES, CAUSES
 from course_lib.units import format_bytes, format_seconds

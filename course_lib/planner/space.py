@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.config import ModelConfig
+from course_lib.costs.sweep import job as jobs
 from course_lib.errors import four_parts
-from course_lib.hardware import ClusterSpec
-from course_lib.sim.machine import Software
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.split import divisors
 
@@ -20,33 +18,7 @@ _Array = Any  # of whole numbers, or of yes and no
 _Broken = dict[str, _Array]  # by rule, which combinations break it
 _MOST = 2**20  # of any axis: products of three are still whole numbers to numpy
 _INTERLEAVED = SCHEDULES.index("interleaved")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is to be trained, on what.
-
-    Raises: ValueError for a batch or a sequence that nobody can train on.
-    """
-
-    model: ModelConfig
-    cluster: ClusterSpec
-    batch: int  # sequences of one step, of all ranks
-    sequence: int  # tokens
-    software: Software = Software()
-    convention: str = "megatron"
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "sequence"):
-            if getattr(self, name) < 1:
-                rule = "a step has sequences, and a sequence tokens"
-                raise ValueError(four_parts("plan", f"{name}={getattr(self, name)}", rule, f"give {name} >= 1"))
-        self.model.check_sequence(self.sequence)
-
-    @property
-    def room_bytes(self) -> int:
-        """Memory of one GPU."""
-        return self.cluster.device.memory_bytes()
+Job = jobs.Job  # what is to be trained, on what, and what is assumed of the code that does it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +37,10 @@ class Space:
     recompute: tuple[str, ...] = ("none", "half", "full")
     schedule: tuple[str, ...] = SCHEDULES
     stages_per_rank: tuple[int, ...] = (1, 2, 4, 8)  # 1 for all schedules but the interleaved one
+    sequence_parallel: tuple[bool, ...] = (True,)  # where tp > 1: as Megatron and torchtitan have it
 
     def __post_init__(self) -> None:
-        known = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
+        known = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "sequence_parallel": (True, False)}
         for field in fields(self):
             values = getattr(self, field.name)
             legal = known.get(field.name) or (range(4) if field.name == "zero_stage" else None)
@@ -114,8 +87,12 @@ class Combinations:
             for v in (space.stages_per_rank if name == "interleaved" else (1,))
             if name != "interleaved" or v > 1
         ]
-        self.zero, self.micro, self.recompute, turn = _grid(
-            space.zero_stage, space.micro_batch, [RECOMPUTE.index(name) for name in space.recompute], range(len(turns))
+        self.zero, self.micro, self.recompute, turn, self.shares = _grid(
+            space.zero_stage,
+            space.micro_batch,
+            [RECOMPUTE.index(name) for name in space.recompute],
+            range(len(turns)),
+            space.sequence_parallel,
         )
         self.schedule, self.v = np.array(turns, dtype=np.int64).reshape(-1, 2)[turn].T
 
@@ -171,10 +148,11 @@ class Combinations:
             ep=self.ep[degrees],
             zero_stage=zero,
             shards=dp * cp,
-            sequence_parallel=tp > 1,
+            sequence_parallel=(tp > 1) & (self.shares[rest] > 0),
             micro_batch=micro,
             n_microbatches=np.maximum(1, self.job.batch // (dp * micro)),
             sequence=self.job.sequence,
+            offload=self.job.offload != "none",
             recompute=self.recompute[rest],
             schedule=self.schedule[rest],
             stages_per_rank=self.v[rest],

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.config import ModelConfig
-from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.software import Software
 from course_lib.sim.gpus import machine_called
-from course_lib.sim.machine import Software
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.runs import Run
@@ -111,7 +111,8 @@ def _capacity(gpu: str) -> float:
 
 def _total(model: ModelConfig, policies: Policies, convention: str) -> float:
     software = Software(kind="legacy", kernel="scores")
-    return float(memory_of(model, policies, software, find_convention(convention)).total[0])
+    job = Job(model=model, sequence=int(policies.sequence), software=software, convention=convention)
+    return float(memory_of(job, policies).total[0])
 
 
 def _gpt(name: str, hidden: int, layers: int, heads: int) -> ModelConfig:

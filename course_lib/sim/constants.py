@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from course_lib.sim.machine import Machine, Software
+from course_lib.costs.sweep.software import Software
+from course_lib.sim.machine import Machine
 from course_lib.sim.policies import Value
 from course_lib.sim.rates import Rates
 

@@ -9,12 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from course_lib.config import ModelConfig
+from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec
 from course_lib.schedules import Compute, Durations, Schedule, Slot, bubble_s, make_schedule, time_schedule
 from course_lib.sim import axes
 from course_lib.sim.constants import rates_of
-from course_lib.sim.machine import Software, machine_of
+from course_lib.sim.machine import machine_of
 from course_lib.sim.policies import SCHEDULES, Policies
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape, shape_of

@@ -38,7 +38,7 @@ def machine_called(gpu: str, gpus_per_node: int | None, interconnect: str) -> tu
         generation=generation_of(found["name"]),
         bf16_flops_per_s=found["bf16"],
         fp8_flops_per_s=found["fp8"],
-        memory_bytes=int(printed[1]) * GB * _DRIVER if printed else found["memory"],
+        memory_bytes=_memory(found, int(printed[1]) if printed else None),
         memory_bytes_per_s=found["bandwidth"],
         inside_bytes_per_s=found["inside"],
         pair_bytes_per_s=found["inside"],  # all published runs were on boards with a switch, or on whole boards
@@ -46,6 +46,14 @@ def machine_called(gpu: str, gpus_per_node: int | None, interconnect: str) -> tu
         domain=domain,
     )
     return machine, assumed
+
+
+def _memory(found: dict[str, Any], printed_gb: int | None) -> float:
+    """What a program can use: of a device's preset if it has as much printed, else as drivers mostly report it."""
+    device = load_device(found["device"]) if "device" in found else None
+    if device is not None and printed_gb in (None, device.memory_gb):
+        return float(device.usable_bytes)
+    return printed_gb * GB * _DRIVER if printed_gb else float(found["memory"])
 
 
 def network_of(gpu: str, interconnect: str, gpus_per_node: int) -> float | None:

@@ -1,4 +1,4 @@
-"""What of a cluster and of the software on it the rates depend on."""
+"""What of a cluster the rates depend on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec, Device, wires
 from course_lib.sim.policies import Value
 
-_KINDS = ("eager", "compiled", "megatron", "legacy")  # legacy: Megatron-LM before flash attention
-_KERNELS = ("flash1", "flash2", "cudnn", "scores")  # scores: attention that writes its scores to memory
 _GENERATIONS = {
     "V100": "V100",
     "A100": "A100",
@@ -39,24 +37,6 @@ class Machine:
     inside_alpha_s: Value = _ALPHA_S
 
 
-@dataclass(frozen=True, kw_only=True)
-class Software:
-    """The stack that runs the step. `stack` names one that constants were fitted for; None: an unknown one."""
-
-    kind: str = "megatron"
-    kernel: str = "cudnn"
-    fp8: bool = False
-    gradient_bytes: int = 2  # of one number in a reduction over dp
-    fused_loss: bool = False  # one kernel makes loss and gradient of bf16 logits
-    stack: str | None = None
-
-    def __post_init__(self) -> None:
-        for field, value, choices in (("kind", self.kind, _KINDS), ("kernel", self.kernel, _KERNELS)):
-            if value not in choices:
-                way_out = f"choose one of {', '.join(choices)}"
-                raise ValueError(four_parts("Software", f"{field}={value!r}", "not a known kind", way_out))
-
-
 def machine_of(cluster: ClusterSpec) -> Machine:
     """The numbers of a cluster.
 
@@ -68,7 +48,7 @@ def machine_of(cluster: ClusterSpec) -> Machine:
         generation=generation_of(device.name),
         bf16_flops_per_s=half,
         fp8_flops_per_s=fp8,
-        memory_bytes=float(device.memory_bytes()),
+        memory_bytes=float(device.usable_bytes),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         inside_bytes_per_s=inside.inside_bytes_per_s,
         pair_bytes_per_s=inside.pair.bandwidth_bytes_per_s,

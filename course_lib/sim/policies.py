@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from course_lib.costs.sweep import job
 from course_lib.errors import four_parts
 
 Value = npt.NDArray[np.float64] | float  # one number for all policies, or one for each
 CHUNK = 20_000  # policies at a time: their arrays stay in the processor's cache
-
-RECOMPUTE = ("none", "attention", "operators", "half", "full")  # a policy's code is the place in this list
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1")
+RECOMPUTE, SCHEDULES = job.RECOMPUTE, job.SCHEDULES  # a policy's code is the place in these lists
 
 
 @dataclass(frozen=True, kw_only=True)

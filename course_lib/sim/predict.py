@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from course_lib.costs.sweep.assembly import CATEGORIES
 from course_lib.sim.constants import constant_names, load_constants, rates_of
 from course_lib.sim.fit import errors
-from course_lib.sim.memory import CATEGORIES
 from course_lib.sim.policies import RECOMPUTE
 from course_lib.sim.runs import Run, Unreadable, read_run
 from course_lib.sim.simulate import bottleneck_in_words, step_times, utilisation
@@ -84,7 +84,7 @@ def _predicted(run: Run, factor: float) -> dict[str, Any]:
         "bottleneck": bottleneck_in_words(times, 0),
         **{f"{cause}_s": float(getattr(times, cause)[0]) * factor for cause in CAUSES},
         "constants": " ".join(sorted(set(constant_names(run.machine.generation, run.software).values()))),
-        "assumed": "; ".join([*run.assumed, *unknown]),
+        "assumed": "; ".join([*run.assumed, *unknown, *run.assumptions]),
     }
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from course_lib.errors import four_parts
 from course_lib.sim.runs import Run, read_run
 
-_FILE = Path(__file__).parent / "data" / "published.json"
+_DATA = Path(__file__).parent / "data"
+_FILE, _MEMORY = _DATA / "published.json", _DATA / "measured_memory.json"
 
 
 def read_rows(path: Path, operation: str) -> list[Any]:
@@ -44,6 +45,13 @@ def measured_runs(rows: Iterable[Any]) -> list[Run]:
 def published_rows() -> tuple[Any, ...]:
     """The project's own rows, of all kinds."""
     return tuple(read_rows(_FILE, "published runs"))
+
+
+@cache
+def memory_runs() -> tuple[Run, ...]:
+    """All runs whose peak of memory was measured and that can be counted, the project's own and later ones."""
+    rows = [*published_rows(), *read_rows(_MEMORY, "measured memory")]
+    return tuple(run for run in map(read_run, rows) if isinstance(run, Run) and run.memory_bytes)
 
 
 @cache

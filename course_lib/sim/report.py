@@ -85,7 +85,7 @@ def memory_records(rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
     measured: dict[str, list[float]] = {}
     for run in found:
         if run.memory_bytes:
-            measured.setdefault(run.source, []).append(float(np.log(run.memory().total[0] / run.memory_bytes)))
+            measured.setdefault(run.source, []).append(float(np.log(run.seen() / run.memory_bytes)))
     for source, logs in measured.items():
         note = "does not say what it measures: about 1.7 times any formula" if source == "internevo" else ""
         off = off_by(np.array(logs))

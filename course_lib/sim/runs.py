@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from course_lib.config import ModelConfig
+from course_lib.config import ModelConfig, ParallelConfig, load_model
 from course_lib.config.model import LatentAttention
-from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.flops import training_flops
+from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.assumptions import job_fields
+from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.software import Software
 from course_lib.sim.gpus import machine_called
-from course_lib.sim.machine import Machine, Software
-from course_lib.sim.memory import Memory, memory_of
+from course_lib.sim.machine import Machine
+from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.stacks import Words, words_of
-from course_lib.units import GB, GiB
+from course_lib.split import divisors
+from course_lib.units import GB, GiB, MiB
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, OverflowError, IndexError)
 _STEPS = ("training", "memory")
+_PRINTED = re.compile(r"(\d+)\s?GB")
+_UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
+_GAUGES = ("nvidia-smi", "max reserved")
+_CONTEXT_BYTES = 1343 * MiB  # of a process whose kernels are loaded; transformers' guide "Model training anatomy"
+_HEAD = 128  # about the size of a head, where a row does not say how many there are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,21 +45,55 @@ class Run:
     software: Software
     policy: Mapping[str, Any]  # fields of Policies, each one number
     recompute_stated: bool
-    convention: str  # of `costs`, for the states
+    convention: str | Convention  # of `costs`, for the states
+    code: Mapping[str, Any]  # more fields of `Job`, that the row says of the code that trains
     step_s: float | None
     memory_bytes: float | None
     out_of_memory: bool
+    gauge: str  # what the measured bytes were read from: "nvidia-smi", "reserved", or "allocated" if nothing is said
     assumed: tuple[str, ...]
+    said: frozenset[str] = frozenset()  # what the row says of the code, by name
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Of the code that trains: what the row does not say by name, but its words or nothing at all."""
+        spread = ParallelConfig(tp=2, sequence_parallel=bool(self.policy["sequence_parallel"]))
+        found = replace(self.job, parallel=spread, recompute=RECOMPUTE[self.policy["recompute"]]).assumptions
+        return [f"{name}={value}" for name, value in found.items() if name not in {*self.said, "schedule"}]
 
     @property
     def policies(self) -> Policies:
         """The policy alone."""
         return Policies(**self.policy)
 
-    def memory(self, recompute: str | None = None) -> Memory:
+    def memory(self, recompute: str | None = None) -> GpuMemory:
         """Of the fullest GPU; with another recompute than the row's, if one is given."""
         policies = replace(self.policies, recompute=RECOMPUTE.index(recompute)) if recompute else self.policies
-        return memory_of(self.model, policies, self.software, find_convention(self.convention))
+        return memory_of(self.job, policies)
+
+    def seen(self) -> float:
+        """What the row's gauge would show of the run's bytes, as it ran.
+
+        PyTorch's allocated bytes have nothing of what is beside tensors, its reserved ones have no context of CUDA, and
+        nvidia-smi has it all. A run that does not say what it recomputes recomputed so much that it fitted.
+        """
+        ways = [None] if self.recompute_stated else [None, *RECOMPUTE[1:]]
+        found = [self.memory(way) for way in ways]
+        room = float(self.machine.memory_bytes)
+        memory = next((one for one in found if float(one.total[0]) <= room), found[-1])
+        beside = {"allocated": -float(memory.other[0]), "nvidia-smi": _CONTEXT_BYTES}.get(self.gauge, 0.0)
+        return float(memory.total[0]) + beside
+
+    @property
+    def job(self) -> Job:
+        """What is trained, and what is assumed of the code that does it; how it is spread says the policy."""
+        return Job(
+            model=self.model,
+            sequence=self.policy["sequence"],
+            software=self.software,
+            convention=self.convention,
+            **self.code,
+        )
 
     @property
     def gpus(self) -> int:
@@ -94,24 +139,34 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     model = _model_of(_part(row, "model"), sequence, assumed)
     parallel = _part(row, "parallel")
     words = words_of(row, generation=machine.generation, tp=_whole(parallel, "tp", optional=True) or 1)
+    said = _part(row, "code", optional=True)
+    code = job_fields(said)
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
+    if shared := said.get("sequence_parallel"):
+        policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
     peak_gb = _number(measured, "peak_mem_gb")
-    unit = GiB if "gib" in str(measured.get("mem_unit") or "").lower() else GB
+    unit = next((size for name, size in _UNITS.items() if name in str(measured.get("mem_unit") or "").lower()), GB)
+    printed = _PRINTED.search(gpu)
+    if peak_gb and printed and peak_gb * unit > int(printed[1]) * GiB:
+        raise ValueError(f"measured {peak_gb:g} GB are more than a GPU of {printed[1]} GB has")
     return Run(
         name=name,
         source=source,
         model=model,
         gpu=gpu,
         machine=machine,
-        software=words.software,
+        software=code.pop("software", words.software),
         policy=policy,
         recompute_stated=words.recompute is not None,
-        convention=words.convention,
+        convention=code.pop("convention", words.convention),
+        code=code,
         step_s=_step_s(row, measured, model, policy, tokens, machine),
         memory_bytes=peak_gb * unit if peak_gb else None,
         out_of_memory=measured.get("oom") is True,
+        gauge=next((one for one in _GAUGES if one in str(measured.get("mem_kind") or "")), "allocated"),
         assumed=(*assumed, *words.assumed, *(() if words.recompute else ("no recompute",))),
+        said=frozenset(said),
     )
 
 
@@ -122,7 +177,15 @@ def _model_of(given: Mapping[str, Any], sequence: int, assumed: list[str]) -> Mo
     """
     if "mamba" in str(given.get("name") or "").lower():
         raise ValueError("a hybrid with Mamba layers: there is no formula for them")
-    hidden, layers, heads = (_need(_whole(given, key), f"model.{key}") for key in ("hidden", "layers", "heads"))
+    if name := given.get("preset"):
+        return load_model(str(name))
+    hidden, layers = (_need(_whole(given, key), f"model.{key}") for key in ("hidden", "layers"))
+    heads = _whole(given, "heads", optional=True)
+    if heads is None and hidden is not None:
+        size = min(divisors(hidden), key=lambda one: abs(one - _HEAD))
+        heads = hidden // size
+        assumed.append(f"{heads} heads of {size}")
+    heads = _need(heads, "model.heads")
     experts = _part(given, "moe", optional=True)
     gated = given.get("gated_mlp")
     ffn = _whole(given, "ffn", optional=True)
@@ -190,13 +253,13 @@ def _policy(
     cp = _whole(parallel, "cp", optional=True) or 1
     ep = _whole(parallel, "ep", optional=True) or 1
     virtual = _whole(parallel, "vpp", optional=True) or 1
+    schedule = _schedule(parallel, pp, virtual)
     dp = _replicas(hardware, parallel, tp, pp, cp, assumed)
-    if pp * virtual > layers:
+    if pp * virtual > layers + 2:  # embedding and head may stand for a layer each
         raise ValueError(f"a pipeline of pp={pp} and its virtual stages are more than {layers} layers")
     micro = _need(_whole(_part(row, "batch"), "micro"), "batch.micro")
     if pp > 1 and parallel.get("vpp") is None:
         assumed.append("1F1B with one stage on each rank")
-    schedule = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
     return {
         "dp": dp,
         "tp": tp,
@@ -214,6 +277,18 @@ def _policy(
         "schedule": SCHEDULES.index(schedule),
         "stages_per_rank": virtual if schedule == "interleaved" else 1,
     }
+
+
+def _schedule(parallel: Mapping[str, Any], pp: int, virtual: int) -> str:
+    """The schedule of a pipeline by its published name; unsaid, 1F1B, interleaved where ranks have several stages."""
+    named = str(parallel.get("schedule") or "").lower()
+    if named in ("zb-1p", "zb-h1"):
+        return "zb-h1"
+    if named not in ("", "1f1b", "1f1b-i", "interleaved", "gpipe", "afab"):
+        raise ValueError(f"the schedule {named} has no formula here")
+    if named in ("gpipe", "afab") and pp > 1:
+        return "gpipe"
+    return "interleaved" if virtual > 1 and pp > 1 else "1f1b"
 
 
 def _replicas(

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from course_lib.config import ModelConfig
-from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.flops import forward_flops
-from course_lib.hardware import ClusterSpec
+from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.job import Job
 from course_lib.sim.constants import load_constants, rates_of
-from course_lib.sim.machine import Software, machine_of
-from course_lib.sim.memory import Memory, memory_of
+from course_lib.sim.machine import machine_of
+from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import CHUNK, Policies
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import shape_of
@@ -38,30 +38,23 @@ class Prediction:
     tokens_per_s_per_gpu: npt.NDArray[np.float64]
     mfu: npt.NDArray[np.float64]
     hfu: npt.NDArray[np.float64]
-    memory: Memory
+    memory: GpuMemory  # of each policy's fullest GPU
     fits: npt.NDArray[np.bool_]
 
 
-def simulate(
-    model: ModelConfig,
-    cluster: ClusterSpec,
-    policies: Policies,
-    *,
-    software: Software | None = None,
-    convention: str = "megatron",
-) -> Prediction:
-    """Predict every policy for one model on one cluster; the memory is that of the fullest GPU.
+def simulate(job: Job, policies: Policies) -> Prediction:
+    """Predict every policy for a job, of which model, cluster and assumptions count; memory is the fullest GPU's.
 
     Cost: 250 array operations and a sum for each policy; about a million a second on one core.
     Raises: ValueError for a device without constants, or a policy that does not divide the model.
     """
-    stack, machine = software or Software(), machine_of(cluster)
-    rates = rates_of(machine, stack)
-    times = step_times(model, rates, policies)
-    memory = memory_of(model, policies, stack, find_convention(convention))
+    machine = machine_of(job.cluster)
+    rates = rates_of(machine, job.software)
+    times = step_times(job.model, rates, policies)
+    memory = memory_of(job, policies)
     total = np.asarray(times.total)
-    low, high = load_constants().interval(stack.stack)
-    per_gpu, mfu, hfu = utilisation(model, policies, total, rates)
+    low, high = load_constants().interval(job.software.stack)
+    per_gpu, mfu, hfu = utilisation(job.model, policies, total, rates)
     return Prediction(
         time=times,
         step_s=total,

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.sim.machine import Software
+from course_lib.costs.model.conventions import Convention
+from course_lib.costs.sweep.software import Software
 
 # words in a run's text -> stack, kind, attention kernel; the first match wins
 _STACKS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
@@ -16,7 +17,7 @@ _STACKS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
     (("nemo", "dgx cloud", "dgxc", "megatron core", "megatron-core", "mcore"), "nemo", "megatron", "cudnn"),
 )
 _BEFORE_FLASH = re.compile(  # Megatron has flash attention since 2023
-    r"megatron-lm readme|sc21|activation recomputation in large|fp16|"
+    r"megatron-lm readme|sc21|bigscience|activation recomputation in large|fp16|"
     r"\b20(19|20|21|22)\b|arxiv\W{0,2}(19|20|21|22)\d\d\."
 )
 _TORCH = ("torch", "fms", "fsdp2")
@@ -24,6 +25,14 @@ _EAGER = ("accelerate", "transformers", "lightning", "axolotl", "nanotron", "col
 _NOT_COMPILED = ("without compile", "no compile", "not compiled", "eager")
 _FUSED_LOSS = ("foundry", "internevo")
 _GRADIENTS_FP32 = ("mode default", "torchtitan", "fp32 reduce;", "ddp, fp32")
+_DEEPSPEED_BF16 = Convention(
+    name="deepspeed-bf16",
+    weights=2,
+    gradients=6,
+    optimizer=12,
+    assumes="bf16 weights, bf16 gradients beside their fp32 sums, fp32 weights and moments",
+    source="DeepSpeed 0.6, deepspeed/runtime/bf16_optimizer.py",
+)
 _UNKNOWN_FORMATS = ("fp4", "int8", "int4", "tf32")
 
 
@@ -36,7 +45,7 @@ class Words:
     shards: int | None  # None: all ranks that hold the same weights
     recompute: str | None  # None: not stated
     sequence_parallel: bool
-    convention: str  # of `costs`: bytes of weights, gradients and Adam's states
+    convention: str | Convention  # of `costs`: bytes of weights, gradients and Adam's states
     assumed: tuple[str, ...]
 
 
@@ -94,7 +103,7 @@ def _kind(
     for words, stack, kind, kernel in _STACKS:
         if any(word in text for word in words):
             return kind, kernel if new or kernel != "cudnn" else "flash2", stack
-    if "megatron" in text or "activation recomputation" in text:
+    if "megatron" in text or "activation recomputation" in text or "bigscience" in text:
         if not new and _BEFORE_FLASH.search(text):
             return "legacy", "scores", "megatron 2020" if "2020" in text else "megatron 2021"
         return "megatron", "cudnn" if new else "flash2", None
@@ -138,10 +147,12 @@ def _sharding(text: str, software: Software, assumed: list[str]) -> tuple[int, i
     return stage, None
 
 
-def _convention(text: str, software: Software, zero: int) -> str:
+def _convention(text: str, software: Software, zero: int) -> str | Convention:
     """How the stack keeps its states: FSDP in fp32 shards, unless all of it is bf16; NeMo adds gradients up in bf16."""
     if "mode pure" in text:
         return "half"
+    if "bigscience" in text or "deepspeed" in text:
+        return _DEEPSPEED_BF16 if "fp32 grad" in text or "bf16 optimizer" in text else "megatron-fp16"
     if software.kind in ("eager", "compiled") and zero >= 2:
         return "fp32"
     return {"legacy": "megatron-fp16", "megatron": "zero"}.get(software.kind, "megatron")

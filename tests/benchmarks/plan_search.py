@@ -42,7 +42,7 @@ def plain(job: Job) -> list[tuple[float, str]]:
     """Every policy of `NARROW` that is legal and fits, fastest first: seconds and name."""
     found = []
     for one in legal(job):
-        said = simulate(job.model, job.cluster, one)
+        said = simulate(job, one)
         if said.fits[0]:
             found.append((float(said.step_s[0]), policy_name(one, 0)))
     return sorted(found)

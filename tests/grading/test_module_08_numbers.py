@@ -52,7 +52,7 @@ def test_what_08_2_sends_is_in_the_tables_of_all_three_axes(seed):
 
 def ideal_rates(given):
     """A machine on which products, sums and gradients take their time, and nothing else takes any."""
-    real = sim.rates_of(sim.machine_of(load_cluster("dgx_h100")), sim.Software())
+    real = sim.rates_of(sim.machine_of(load_cluster("dgx_h100")), costs.Software())
     names = ("size_penalty", "attention_knee", "keeps_scores", "score_s", "cast_bytes", "pp_exposed", "dp_exposed")
     none = dict.fromkeys((*names, "inside_alpha_s", "ring_alpha_s", "step_s", "microbatch_s", "node_slowdown"), 0.0)
     fast = ("attention_flops_per_s", "pointwise_bytes_per_s", "optimizer_bytes_per_s")

@@ -18,7 +18,8 @@ from course_lib.cli.sweep import COLUMNS, SHOWN
 from course_lib.cli.sweep_config import OPTIONS, read_sweep
 from course_lib.config import LLAMA_3_1_8B, load_model, parse_model
 from course_lib.costs import Exploration, Grid, as_csv, explore
-from course_lib.hardware import load_device
+from course_lib.hardware import Device, load_device
+from course_lib.units import GiB
 from tools.paths import ROOT
 
 LLAMA = "model=llama3_1_405b"
@@ -56,7 +57,7 @@ def test_the_command_reproduces_the_published_rows_and_saves_its_configuration(t
     assert len(rows) == 2880 and 0 < fitting < 2880
     assert done.stdout.splitlines() == [
         "Llama 3.1 405B: convention explorer-2024, sequences of 8192 tokens, 4096 of them in a global batch",
-        f"2,880 of 11,520 combinations are legal; {fitting} fit into H100 SXM 80 GB (80 GB = 74.51 GiB)",
+        f"2,880 of 11,520 combinations are legal; {fitting} fit into H100 SXM 80 GB, 79.10 GiB usable",
         "written: FILE.csv and FILE.yaml",
     ]
 
@@ -69,7 +70,7 @@ def test_the_saved_configuration_gives_the_table_again(tmp_path, capsys):
     command, saved = text.splitlines()[0], yaml.safe_load(text)
     assert shlex.split(command.removeprefix("# "))[4:] == asked
     exploration = Exploration(
-        device_bytes=saved["device"]["memory_gb"] * 10**9,
+        device_bytes=int(saved["device"]["usable_gib"] * GiB),
         **{name: saved[name] for name in ("sequence", "global_batch", "convention", "token_imbalance")},
     )
     axes = ("gpus", "tp", "pp", "cp", "zero_stages", "microbatches")
@@ -85,7 +86,8 @@ def test_overrides_reach_the_sweep():
         + ["tp=[2,4]", "ep=2", "sequence=4096", "global_batch=64", "convention=megatron"]
     )
     assert config.model == replace(LLAMA_3_1_8B, n_experts=4)
-    assert config.device == replace(load_device("h200_sxm_141"), memory_gb=100)
+    unseen = {"usable_gib": None, "usable_source": Device.usable_source}  # the log is of another card
+    assert config.device == replace(load_device("h200_sxm_141"), memory_gb=100, **unseen)
     assert config.exploration == Exploration(
         sequence=4096, global_batch=64, convention="megatron", token_imbalance=2.0, device_bytes=100 * 10**9
     )
@@ -115,20 +117,20 @@ def test_the_explorer_s_convention_takes_its_own_grok(overrides, model, global_b
 
 def test_without_a_file_it_prints_a_short_table(capsys):
     assert main(["sweep", LLAMA]) == 0
-    first, order, heading, *rows, last = capsys.readouterr().out.splitlines()
-    assert first == "Llama 3.1 405B: convention fp32, sequences of 8192 tokens, 4096 of them in a global batch"
+    first, assumed, order, heading, *rows, last = capsys.readouterr().out.splitlines()
+    assert first == "Llama 3.1 405B: convention megatron, sequences of 8192 tokens, 4096 of them in a global batch"
     assert order == "GiB per GPU; fewest GPUs first"
     assert heading.split() == list(COLUMNS)
     assert len(rows) == SHOWN
     gpus = [int(row.split()[0]) for row in rows]
     assert gpus == sorted(gpus) and {row.split()[-1] for row in rows} == {"yes"}
     fitting = sum(row.fits for row in explore(load_model("llama3_1_405b"), Exploration()))
-    assert last == (f"2,880 of 11,520 combinations are legal; {fitting} fit into H100 SXM 80 GB (80 GB = 74.51 GiB)")
+    assert last == (f"2,880 of 11,520 combinations are legal; {fitting} fit into H100 SXM 80 GB, 79.10 GiB usable")
 
 
 def test_the_table_s_numbers_are_the_rows(capsys):
     assert main(["sweep", LLAMA, "gpus=16", "tp=8", "pp=2", "cp=1", "zero_stages=0", "microbatches=[2,1]"]) == 0
-    _, order, _, *lines, _ = capsys.readouterr().out.splitlines()
+    _, _, order, _, *lines, _ = capsys.readouterr().out.splitlines()
     assert order == "GiB per GPU; least memory first"
     grid = Grid(gpus=(16,), tp=(8,), pp=(2,), cp=(1,), zero_stages=(0,), microbatches=(1, 2))
     for line, row in zip(lines, explore(load_model("llama3_1_405b"), Exploration(), grid), strict=True):

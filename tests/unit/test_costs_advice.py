@@ -8,21 +8,34 @@ import pytest
 
 from course_lib.config import LLAMA_3_1_8B, ParallelConfig, load_model
 from course_lib.costs.model.conventions import find_convention
-from course_lib.costs.sweep.advice import Asked, indivisible, memory_of, replicated, uneven, ways_to_fit
+from course_lib.costs.sweep.advice import Asked, indivisible, replicated, uneven, ways_to_fit
 from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.software import Software
 from course_lib.hardware import load_device
 
-H100 = load_device("h100_sxm_80").memory_bytes()
+H100 = load_device("h100_sxm_80").usable_bytes
 FP32 = find_convention("fp32")
 SMALL = replace(LLAMA_3_1_8B, hidden_size=24, n_heads=12, n_kv_heads=4, ffn_size=20, vocab_size=17, n_layers=3)
 
 
 def asked(model=LLAMA_3_1_8B, *, sequence=2048, batch=4, engine="own", offload=False, recompute="none", **degrees):
-    work = Work(sequence=sequence, microbatch=1, itemsize=4, recompute=recompute)
-    parallel = ParallelConfig(**degrees)
-    return Asked(
-        model=model, parallel=parallel, work=work, convention=FP32, batch=batch, engine=engine, offload=offload
+    job = Job(
+        model=model,
+        parallel=ParallelConfig(**degrees),
+        sequence=sequence,
+        itemsize=4,
+        recompute=recompute,
+        convention=FP32,
+        batch=batch,
+        software=Software(kind="eager"),
+        offload="all" if offload else "none",
     )
+    return Asked(job=job, engine=engine)
+
+
+def memory_of(one):
+    return gpu_memory(one.counted)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +82,10 @@ def test_what_stays_replicated():
 
 def test_memory_is_that_of_the_fullest_gpu():
     one = asked(dp=2, zero_stage=3, batch=3)  # a rank has two of three sequences
-    work = replace(one.work, microbatch=2)
-    assert memory_of(one) == gpu_memory(one.model, one.parallel, work, FP32)
+    assert memory_of(one) == gpu_memory(replace(one.job, microbatch=2)) != gpu_memory(replace(one.job, microbatch=1))
     assert memory_of(asked(replace(SMALL, ffn_size=21), tp=2)) == memory_of(asked(replace(SMALL, ffn_size=22), tp=2))
     assert memory_of(asked(SMALL, pp=2)).total >= memory_of(asked(SMALL, pp=3)).total
-    kept = memory_of(replace(one, offload=True))
+    kept = memory_of(replace(one, job=replace(one.job, offload="all")))
     assert (kept.weights, kept.gradients, kept.optimizer) == (0, 0, 0)
     assert kept.activations == memory_of(one).activations > 0
 
@@ -101,16 +113,15 @@ TIGHT = {
 def taken(one, flags):
     """The run with these flags, as one types them."""
     values = dict(word.split("=") for way in flags for word in way.split())
-    work, parallel = one.work, one.parallel
+    parallel = one.job.parallel
     numbers = {name: int(values[name]) for name in ("dp", "tp", "zero_stage") if name in values}
     shared = "sequence_parallel" in values or parallel.sequence_parallel
-    work = replace(
-        work,
-        sequence=int(values.get("sequence", work.sequence)),
-        recompute="full" if "recompute" in values else work.recompute,
+    return one.spread(
+        replace(parallel, **numbers, sequence_parallel=shared),
+        sequence=int(values.get("sequence", one.job.sequence)),
+        recompute="full" if "recompute" in values else one.job.recompute,
+        batch=int(values.get("batch", one.job.batch)),
     )
-    batch = int(values.get("batch", one.batch))
-    return replace(one, parallel=replace(parallel, **numbers, sequence_parallel=shared), work=work, batch=batch)
 
 
 @pytest.mark.parametrize("name", TIGHT)
@@ -133,8 +144,9 @@ def test_a_pipeline_is_told_of_no_stage_that_it_cannot_have():
 
 def test_the_fewest_flags_come_first_then_the_longest_sequence():
     flags = [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["one flag"], H100)]
-    assert flags == ["recompute=true", "sequence=2323"]
-    longer = replace(TIGHT["one flag"], work=replace(TIGHT["one flag"].work, sequence=2324))
+    assert flags == ["recompute=true", "sequence=1983"]
+    one = TIGHT["one flag"]
+    longer = one.spread(one.job.parallel, sequence=1984)
     assert memory_of(longer).total > H100
     assert [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["more ranks"], H100)] == ["dp=1 tp=2"]
 

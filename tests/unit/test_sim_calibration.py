@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from course_lib.costs.sweep.software import Software
 from course_lib.sim.ablation import ablations
 from course_lib.sim.boundaries import cases, recall
 from course_lib.sim.calibrate import constants_as_json, records_as_csv
 from course_lib.sim.constants import load_constants, rates_of
 from course_lib.sim.fit import errors, fit
 from course_lib.sim.gpus import machine_called, network_of
-from course_lib.sim.machine import Software
 from course_lib.sim.priors import PRIORS
 from course_lib.sim.published import published_rows, published_runs
 from course_lib.sim.report import (

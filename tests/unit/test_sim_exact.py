@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.config import load_model
+from course_lib.costs.sweep.job import Job
 from course_lib.hardware import load_cluster
 from course_lib.schedules import Forward
 from course_lib.sim.exact import even_layers, exact_step
@@ -12,6 +13,7 @@ from course_lib.sim.policies import SCHEDULES, Policies
 from course_lib.sim.simulate import simulate
 
 MODEL, CLUSTER = load_model("llama3_1_8b"), load_cluster("dgx_h100")
+JOB = Job(model=MODEL, cluster=CLUSTER, sequence=4096)
 
 
 def policy(schedule, pp=4, v=1, m=16):
@@ -32,7 +34,7 @@ def policy(schedule, pp=4, v=1, m=16):
 @pytest.mark.parametrize(("schedule", "v"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
 def test_the_closed_form_is_within_three_percent_of_the_lists(schedule, v):
     one = policy(schedule, v=v)
-    exact, closed = exact_step(MODEL, CLUSTER, one), simulate(MODEL, CLUSTER, one)
+    exact, closed = exact_step(MODEL, CLUSTER, one), simulate(JOB, one)
     assert exact.step_s == pytest.approx(closed.step_s[0], rel=0.03)
     assert exact.schedule.name == schedule and exact.layers == (8, 8, 8, 8)
     assert sum(isinstance(slot.instruction, Forward) for slot in exact.slots) == 16 * 4 * v
@@ -40,7 +42,7 @@ def test_the_closed_form_is_within_three_percent_of_the_lists(schedule, v):
 
 def test_without_a_pipeline_both_are_the_same():
     one = policy("1f1b", pp=1)
-    assert exact_step(MODEL, CLUSTER, one).step_s == pytest.approx(simulate(MODEL, CLUSTER, one).step_s[0], rel=1e-9)
+    assert exact_step(MODEL, CLUSTER, one).step_s == pytest.approx(simulate(JOB, one).step_s[0], rel=1e-9)
 
 
 def test_fewer_layers_beside_the_head_make_the_step_shorter_and_many_make_it_longer():

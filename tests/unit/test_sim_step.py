@@ -9,18 +9,21 @@ import pytest
 
 from course_lib.config import ParallelConfig, load_model
 from course_lib.costs.comm.pipeline import pipeline_in_flight, pipeline_stashed
-from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.flops import forward_flops, training_flops
-from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.costs.sweep.assembly import CATEGORIES, in_flight
+from course_lib.costs.sweep.gpu_memory import gpu_memory
+from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.software import Software
 from course_lib.hardware import load_cluster
 from course_lib.sim.constants import rates_of
-from course_lib.sim.machine import Software, generation_of, machine_of
-from course_lib.sim.memory import CATEGORIES, in_flight, memory_of
+from course_lib.sim.machine import generation_of, machine_of
+from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.simulate import simulate, step_times
 from course_lib.sim.step import CAUSES
 
 MODEL, CLUSTER = load_model("llama3_1_8b"), load_cluster("dgx_h100")
+JOB = Job(model=MODEL, cluster=CLUSTER, sequence=4096)
 RATES = rates_of(machine_of(CLUSTER), Software())
 
 
@@ -48,23 +51,57 @@ def test_causes_are_not_negative_and_add_up():
 
 def test_a_policy_alone_takes_as_long_and_as_much_memory_as_among_others():
     policies = some_policies()
-    among = simulate(MODEL, CLUSTER, policies)
+    among = simulate(JOB, policies)
     for number in range(len(policies)):
-        alone = simulate(MODEL, CLUSTER, policies.take([number]))
+        alone = simulate(JOB, policies.take([number]))
         np.testing.assert_allclose(alone.step_s, among.step_s[number])
         np.testing.assert_allclose(alone.memory.total, among.memory.total[number])
 
 
-def test_states_and_activations_are_those_of_costs():
-    degrees = {"dp": 4, "tp": 2, "pp": 2, "zero_stage": 1, "sequence_parallel": True}
-    parallel, policy = ParallelConfig(**degrees), Policies(**degrees, shards=4, sequence=4096, n_microbatches=8)
-    convention = find_convention("megatron")
-    plain = Software(kind="legacy", kernel="flash2")  # no kernel that keeps less than its tensors
-    found = memory_of(MODEL, policy, plain, convention)
-    wanted = gpu_memory(MODEL, parallel, Work(sequence=4096, microbatch=1, n_microbatches=8), convention)
-    for name in ("weights", "gradients", "optimizer", "activations"):
-        assert getattr(found, name)[0] == pytest.approx(getattr(wanted, name), rel=1e-6)
-    assert found.total[0] == pytest.approx(sum(getattr(found, name)[0] for name in CATEGORIES))
+def one_job(job, policies, number):
+    """The job spread by one of these policies."""
+    p = policies.one(number)
+    names = ("dp", "tp", "pp", "cp", "ep", "zero_stage")
+    degrees = {name: int(p[name]) for name in names} | {"sequence_parallel": bool(p["sequence_parallel"])}
+    return replace(
+        job,
+        parallel=ParallelConfig(**degrees),
+        sequence=int(p["sequence"]),
+        microbatch=int(p["micro_batch"]),
+        batch=int(p["dp"] * p["micro_batch"] * p["n_microbatches"]),
+        recompute=RECOMPUTE[int(p["recompute"])],
+        schedule=SCHEDULES[int(p["schedule"])],
+        stages_per_rank=int(p["stages_per_rank"]),
+    )
+
+
+@pytest.mark.parametrize("software", [Software(), Software(kind="eager", kernel="scores"), Software(kind="legacy")])
+@pytest.mark.parametrize("model", ["llama3_1_8b", "gpt3_small", "mixtral_8x7b"])
+def test_many_policies_are_asked_the_same_question_as_one_job(model, software):
+    job = replace(JOB, model=load_model(model), software=software, sequence=1024)
+    random, n = np.random.default_rng(1), 60
+    ep = random.choice((1, 2), n) if job.model.n_experts > 1 else np.ones(n, dtype=int)
+    policies = Policies(
+        dp=(dp := ep * random.choice((1, 2, 8), n)),
+        tp=(tp := random.choice((1, 2, 4), n)),
+        pp=(pp := random.choice((1, 2, 4), n)),
+        ep=ep,
+        etp=tp,
+        zero_stage=random.choice((0, 1, 2, 3), n),
+        shards=dp,
+        sequence_parallel=(tp > 1) & (random.random(n) < 0.5),
+        micro_batch=random.choice((1, 2), n),
+        n_microbatches=8,
+        sequence=random.choice((512, 1024), n),
+        recompute=random.integers(0, len(RECOMPUTE), n),
+        schedule=np.where(pp > 1, random.integers(0, len(SCHEDULES), n), 1),
+        stages_per_rank=1,
+    )
+    found = memory_of(job, policies)
+    for number in range(n):
+        alone = gpu_memory(one_job(job, policies, number))
+        for name in CATEGORIES:
+            assert int(getattr(found, name)[number]) == getattr(alone, name), (number, name, policies.one(number))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -72,7 +109,8 @@ def test_states_and_activations_are_those_of_costs():
 def test_microbatches_in_flight_are_those_of_costs(schedule, last):
     p, m = np.array([2, 4, 8]), np.array([4, 16, 8])
     v = 2 if schedule == "interleaved" else 1
-    found = in_flight(Policies(pp=p, n_microbatches=m, stages_per_rank=v, schedule=SCHEDULES.index(schedule)), last)
+    policies = Policies(pp=p, n_microbatches=m, stages_per_rank=v, schedule=SCHEDULES.index(schedule))
+    found = in_flight(policies, p - 1 if last else 0 * p)
     for number, (ranks, count) in enumerate(zip(p.tolist(), m.tolist(), strict=True)):
         rank = ranks - 1 if last else 0
         kept = pipeline_in_flight(schedule, n_ranks=ranks, n_microbatches=count, rank=rank, stages_per_rank=v)
@@ -91,7 +129,7 @@ def test_the_bubble_shrinks_with_microbatches_and_with_stages_on_a_rank():
 
 def test_recomputing_costs_time_and_saves_memory():
     ways = Policies(recompute=np.arange(len(RECOMPUTE)), sequence=8192, dp=8, shards=8, zero_stage=3)
-    found = simulate(MODEL, CLUSTER, ways)
+    found = simulate(JOB, ways)
     none, attention, _, half, full = found.step_s
     assert none < attention < half < full
     assert found.memory.activations[-1] < found.memory.activations[0]
@@ -104,18 +142,18 @@ def test_recomputing_costs_time_and_saves_memory():
 def test_sequences_of_several_lengths_are_each_counted_with_their_own_window():
     model = replace(MODEL, window=1024, windowed_layers=24)
     lengths = [1024, 4096, 16384]
-    among = simulate(model, CLUSTER, Policies(sequence=np.array(lengths)))
+    among = simulate(replace(JOB, model=model), Policies(sequence=np.array(lengths)))
     for number, length in enumerate(lengths):
-        alone = simulate(model, CLUSTER, Policies(sequence=length))
+        alone = simulate(replace(JOB, model=model), Policies(sequence=length))
         for name in ("step_s", "mfu", "hfu"):
             np.testing.assert_allclose(getattr(alone, name)[0], getattr(among, name)[number])
-        whole = simulate(MODEL, CLUSTER, Policies(sequence=length)).time.attention[0]
+        whole = simulate(JOB, Policies(sequence=length)).time.attention[0]
         scores = [forward_flops(one, sequence=length, causal=True).scores for one in (model, MODEL)]
         assert alone.time.attention[0] / whole == pytest.approx(scores[0] / scores[1], rel=1e-3)
 
 
 def test_states_in_the_hosts_memory_take_time_on_its_link_and_none_of_the_gpus_room():
-    here, away = (simulate(MODEL, CLUSTER, Policies(offload=offload, sequence=8192)) for offload in (False, True))
+    here, away = (simulate(JOB, Policies(offload=offload, sequence=8192)) for offload in (False, True))
     assert here.memory.optimizer[0] > 0 == away.memory.optimizer[0]
     assert here.time.offload[0] == 0 == away.time.optimizer[0] and away.step_s[0] > here.step_s[0]
 

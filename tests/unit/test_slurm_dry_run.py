@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from course_lib.cli import doctor, train_run
 from course_lib.cli.slurm_config import read_job
-from course_lib.costs.sweep.advice import memory_of
+from course_lib.costs.sweep.gpu_memory import gpu_memory
 from course_lib.parallel.sharding import flat_row
 from course_lib.parallel.table import local
 from course_lib.units import GiB, KiB
@@ -45,7 +45,7 @@ def started(rank):
     mine = [x.detach() for x in trainer.local.parameters.values()]
     assert all(x.is_meta for x in mine)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KiB
-    return sum(x.nbytes for x in mine), memory_of(doctor.asked_of(run)).weights, most
+    return sum(x.nbytes for x in mine), gpu_memory(doctor.asked_of(run).counted).weights, most
 
 
 def test_each_rank_of_the_70b_job_has_what_the_formulas_say_and_no_memory_before():

@@ -12,10 +12,11 @@ from course_lib.config import load_model
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.ddp import ddp_time
 from course_lib.costs.comm.price import collective_s
+from course_lib.costs.sweep.software import Software
 from course_lib.hardware import cluster_names, leaving_of_rings, load_cluster, seconds_per_byte, wires
 from course_lib.sim.axes import data_s, held, tensor_s
 from course_lib.sim.constants import rates_of
-from course_lib.sim.machine import Software, machine_of
+from course_lib.sim.machine import machine_of
 from course_lib.sim.policies import Policies
 from course_lib.sim.shape import shape_of
 from course_lib.units import GB, GiB

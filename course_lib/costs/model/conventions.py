@@ -5,9 +5,16 @@ They all describe training with Adam; what differs is the number format, and wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from course_lib.errors import four_parts
+
+Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
+Optimizer = Literal["adamw", "adamw_8bit", "sgd"]
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "none": 0}
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+BLOCK = 256  # moments of 8 bits that share one scale in fp32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +31,12 @@ class Convention:
     optimizer: int
     assumes: str
     source: str
+    moments: int = 8  # what of `optimizer` is Adam's two moments
+    scales: int = 0  # bytes beside them for each BLOCK parameters
 
     @property
     def bytes_per_parameter(self) -> int:
-        """All of it, on one device."""
+        """All of it but scales, on one device."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -38,6 +47,7 @@ _ALL = (
         weights=2,
         gradients=2,
         optimizer=4,
+        moments=4,
         assumes="everything in 16 bits, the moments too: small updates are rounded away",
         source="K. Yuan 2024, talk on distributed training for LLM, 2(4 Phi)",
     ),
@@ -86,6 +96,7 @@ _ALL = (
         weights=2,
         gradients=1,
         optimizer=3,
+        moments=3,
         assumes="fp16 weights with scales, fp8 gradients, fp8 first and fp16 second moment",
         source="Peng et al. 2023, FP8-LM, section 2.2, equation 8: 6 bytes instead of 16; MS-AMP manual, level O2",
     ),
@@ -102,3 +113,43 @@ def find_convention(name: str) -> Convention:
         way_out = f"choose one of {', '.join(CONVENTIONS)}"
         raise ValueError(four_parts("find_convention", f"name={name!r}", "nobody counts so", way_out))
     return CONVENTIONS[name]
+
+
+def convention_in(*, weights: str, gradients: str, master: str, moments: str) -> Convention:
+    """The convention of these formats; `master` is a second copy of the weights that a step changes, or "none".
+
+    Raises: ValueError for a format that has no bytes here.
+    """
+    given = {"weights": weights, "gradients": gradients, "master": master, "moments": moments}
+    for name, dtype in given.items():
+        if dtype not in DTYPE_BYTES or (dtype == "none" and name != "master"):
+            known = ", ".join(one for one in DTYPE_BYTES if one != "none" or name == "master")
+            raise ValueError(four_parts("convention_in", f"{name}={dtype!r}", "not a format", f"choose one of {known}"))
+    copy = "no second copy of the weights" if master == "none" else f"a copy of the weights in {master}"
+    return Convention(
+        name="own",
+        weights=DTYPE_BYTES[weights],
+        gradients=DTYPE_BYTES[gradients],
+        optimizer=DTYPE_BYTES[master] + 2 * DTYPE_BYTES[moments],
+        moments=2 * DTYPE_BYTES[moments],
+        assumes=f"weights in {weights}, gradients in {gradients}, moments in {moments}, {copy}",
+        source="as given",
+    )
+
+
+def with_optimizer(convention: Convention, optimizer: str) -> Convention:
+    """The same with another optimizer than Adam: "sgd" keeps no moments, "adamw_8bit" two of a byte with a scale each.
+
+    Source: Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization, section 2; blocks of 256 as in
+    bitsandbytes since 0.44. Small tensors, which stay in 32 bits there, are not told apart.
+    Raises: ValueError for an unknown optimizer.
+    """
+    if optimizer not in OPTIMIZERS:
+        way_out = f"choose one of {', '.join(OPTIMIZERS)}"
+        raise ValueError(four_parts("with_optimizer", f"optimizer={optimizer!r}", "its states are not known", way_out))
+    if optimizer == "adamw":
+        return convention
+    moments, scales = (2, 2 * DTYPE_BYTES["fp32"]) if optimizer == "adamw_8bit" else (0, 0)
+    rest = convention.optimizer - convention.moments
+    assumes = f"{convention.assumes}; {'moments in 8 bits' if moments else 'no moments'}"
+    return replace(convention, optimizer=rest + moments, moments=moments, scales=scales, assumes=assumes)

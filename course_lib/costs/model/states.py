@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece
-from course_lib.costs.model.conventions import Convention
+from course_lib.costs.model.conventions import BLOCK, Convention
 from course_lib.costs.model.parameters import Weight, layer_weights, model_parameters, outer_weights
 from course_lib.errors import four_parts
 from course_lib.split import split_sizes
@@ -46,10 +46,11 @@ def state_bytes(
     """
     _check_sharding(zero_stage, shards, rank)
     shard = split_sizes(parameters, shards)[rank]
+    states = shard if zero_stage >= 1 else parameters
     return StateBytes(
         weights=convention.weights * (shard if zero_stage >= 3 else parameters),
         gradients=convention.gradients * (shard if zero_stage >= 2 else parameters),
-        optimizer=convention.optimizer * (shard if zero_stage >= 1 else parameters),
+        optimizer=convention.optimizer * states + convention.scales * ceil(states / BLOCK),
     )
 
 
@@ -114,6 +115,13 @@ def rank_parameters(
     if stage not in range(parallel.pp):
         values, rule = f"stage={stage}, pp={parallel.pp}", "stages count from 0"
         raise ValueError(four_parts("rank_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
+    return fullest_parameters(model, parallel, stage=stage, whole=whole)
+
+
+def fullest_parameters(
+    model: ModelConfig, parallel: ParallelConfig, *, stage: int, whole: Set[Piece] = CUT_IN_ALL
+) -> RankParameters:
+    """The same where something may be cut unevenly: of the rank that has most of it."""
     return RankParameters(
         layers=tuple(
             (count, _layer_on_rank(kind, parallel, whole)) for count, kind in layers_of_stage(model, parallel.pp, stage)
@@ -123,13 +131,26 @@ def rank_parameters(
 
 
 def layers_of_stage(model: ModelConfig, pp: int, stage: int) -> tuple[tuple[int, ModelConfig], ...]:
-    """The layers of a pipeline stage as `ModelConfig.layer_kinds` gives those of the model."""
-    each, begin, found = model.n_layers // pp, 0, []
+    """The layers of a pipeline stage as `ModelConfig.layer_kinds` gives those of the model; see `stage_sizes`."""
+    sizes, begin, found = stage_sizes(model.n_layers, pp), 0, []
+    start = sum(sizes[:stage])
     for count, kind in model.layer_kinds:
-        here = min(begin + count, (stage + 1) * each) - max(begin, stage * each)
+        here = min(begin + count, start + sizes[stage]) - max(begin, start)
         found += [(here, kind)] if here > 0 else []
         begin += count
     return tuple(found)
+
+
+def stage_sizes(n_layers: int, pp: int) -> tuple[int, ...]:
+    """Layers of each stage: equally many; else one less at both ends, if embedding and head then count as a layer each.
+
+    Where that does not divide either, the first stages have one more.
+    Source: Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2 (balance: a layer less at both ends).
+    """
+    each, rest = divmod(n_layers + 2, pp)
+    if n_layers % pp and not rest and pp > 2 and each > 1:
+        return (each - 1, *[each] * (pp - 2), each - 1)
+    return tuple(split_sizes(n_layers, pp))
 
 
 def _layer_on_rank(model: ModelConfig, parallel: ParallelConfig, whole: Set[Piece]) -> LayerParameters:

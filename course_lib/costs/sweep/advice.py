@@ -5,17 +5,16 @@ The flags are those of `python -m course_lib train`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Literal
 
-from course_lib.config import ModelConfig, ParallelConfig
-from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
-from course_lib.costs.model.activations import Recompute
-from course_lib.costs.model.conventions import Convention
-from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
+from course_lib.config import ParallelConfig
+from course_lib.config.parallel import tp_widths
+from course_lib.costs.sweep.gpu_memory import gpu_memory
+from course_lib.costs.sweep.job import Job
 from course_lib.split import divisors
 
 Flags = tuple[str, ...]  # as one types them
@@ -26,29 +25,33 @@ _STATES = ("weights", "gradients", "optimizer's states")  # ZeRO shares them fro
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A training run in numbers; its micro-batch follows from `batch` and the degrees."""
+    """A training run in numbers; its micro-batch follows from the job's batch and degrees."""
 
-    model: ModelConfig
-    parallel: ParallelConfig
-    work: Work
-    convention: Convention
-    batch: int  # sequences of all replicas, that are computed at a time
+    job: Job  # `batch` is what is computed at a time, of all replicas
+    n_microbatches: int = 1  # of a pipeline
     accumulation: int = 1  # how many such batches are one step's
     engine: Literal["own", "torch"] = "own"  # PyTorch's DTensor copies no heads, and cuts into equal parts alone
-    offload: bool = False  # what lasts is in the hosts' memory
-    whole: Set[Piece] = CUT_IN_ALL  # what no rank along tp has less of than all
     is_own_decoder: bool = True  # the sequence of another's is not cut between blocks
+
+    @property
+    def counted(self) -> Job:
+        """The job with its micro-batch, for `gpu_memory`."""
+        return replace(self.job, microbatch=-(-self.job.batch // (self.job.parallel.dp * self.n_microbatches)))
+
+    def spread(self, parallel: ParallelConfig, **changed: Any) -> Asked:
+        """The same with other degrees, and other fields of the job."""
+        return replace(self, job=replace(self.job, parallel=parallel, **changed))
 
 
 def indivisible(asked: Asked) -> list[str]:
     """What the ranks cannot share so, each with the nearest degrees that no rule forbids."""
-    tp, rules = asked.parallel.tp, _rules(asked)
+    tp, rules = asked.job.parallel.tp, _rules(asked)
     return [f"{what} over tp={tp}; {_nearest(asked, tp)}" for what, holds in rules.items() if not holds(tp)]
 
 
 def uneven(asked: Asked) -> list[str]:
     """Of what some ranks have one more than others; only our own engine cuts so."""
-    tp = asked.parallel.tp
+    tp = asked.job.parallel.tp
     return [
         f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(asked, tp, size)}"
         for what, size in _widths(asked).items()
@@ -58,15 +61,15 @@ def uneven(asked: Asked) -> list[str]:
 
 def _rules(asked: Asked) -> dict[str, Callable[[int], bool]]:
     """By what is shared along tp, whether so many ranks can share it."""
-    model, strict = asked.model, asked.engine == "torch"
+    model, strict = asked.job.model, asked.engine == "torch"
     heads, kv = model.n_heads, model.n_kv_heads
     rules: dict[str, Callable[[int], bool]] = {}
-    if "attention" not in asked.whole:
+    if "attention" not in asked.job.whole:
         rules[f"{heads} heads"] = lambda tp: heads % tp == 0
         rules[f"{kv} heads of keys and values"] = lambda tp: (
             heads % tp > 0 or kv % tp == 0 or (tp % kv == 0 and not strict)  # the first is said already
         )
-    if strict and {"embedding", "head"} & asked.whole:
+    if strict and {"embedding", "head"} & asked.job.whole:
         rules["a vocabulary that stays whole"] = lambda tp: tp == 1  # PyTorch's loss is of parts of the logits
     if strict:
         rules |= {f"{size} {what}": partial(_divides, size) for what, size in _widths(asked).items()}
@@ -79,9 +82,10 @@ def _divides(size: int, parts: int) -> bool:
 
 def _nearest(asked: Asked, tp: int, size: int = 0) -> str:
     """The next degrees below and above at which all rules hold, and which divide `size`."""
-    rules, shared = _rules(asked).values(), asked.parallel.sequence_parallel
-    most = asked.work.sequence if shared else _MOST_RANKS**2
-    cut = size or (asked.model.n_heads if "attention" not in asked.whole else next(iter(_widths(asked).values()), 1))
+    rules, shared = _rules(asked).values(), asked.job.parallel.sequence_parallel
+    most = asked.job.sequence if shared else _MOST_RANKS**2
+    heads = asked.job.model.n_heads if "attention" not in asked.job.whole else None
+    cut = size or heads or next(iter(_widths(asked).values()), 1)
     legal = [n for n in divisors(cut) if shared < n <= most and all(holds(n) for holds in rules)]
     below = next((n for n in reversed(legal) if n < tp), None)
     above = next((n for n in legal if n > tp), None)
@@ -91,9 +95,9 @@ def _nearest(asked: Asked, tp: int, size: int = 0) -> str:
 
 def replicated(asked: Asked) -> list[str]:
     """What several ranks have the same of."""
-    model, parallel = asked.model, asked.parallel
+    model, parallel = asked.job.model, asked.job.parallel
     found = list[str]()
-    if "attention" not in asked.whole and (copies := parallel.tp // model.n_kv_heads) > 1:
+    if "attention" not in asked.job.whole and (copies := parallel.tp // model.n_kv_heads) > 1:
         found.append(f"each head of keys and values, of {model.n_kv_heads}, is on {copies} of tp={parallel.tp} ranks")
     if parallel.dp > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
         is_last = parallel.zero_stage == _last_stage(parallel)
@@ -108,26 +112,6 @@ def _last_stage(parallel: ParallelConfig) -> int:
     return 3 if parallel.pp == 1 else 1
 
 
-def memory_of(asked: Asked) -> GpuMemory:
-    """What the fullest GPU needs, that of a pipeline's first or last stage; see `gpu_memory` for what is not in it.
-
-    Raises: ValueError for heads that do not divide.
-    """
-    model, parallel = asked.model, asked.parallel
-    widths: dict[str, Any] = {name: _up(size, parallel.tp) for name, size in tp_widths(model, asked.whole).items()}
-    even = replace(model, n_layers=_up(model.n_layers, parallel.pp), **widths)
-    work = replace(
-        asked.work,
-        sequence=_up(asked.work.sequence, parallel.tp) if parallel.sequence_parallel else asked.work.sequence,
-        microbatch=-(-asked.batch // (parallel.dp * asked.work.n_microbatches)),
-    )
-    stages = {0, parallel.pp - 1}
-    found = [gpu_memory(even, parallel, work, asked.convention, stage=stage, whole=asked.whole) for stage in stages]
-    if asked.offload:
-        found = [replace(memory, weights=0, gradients=0, optimizer=0) for memory in found]
-    return max(found, key=lambda memory: memory.total)
-
-
 def ways_to_fit(
     asked: Asked, room: int, is_taken: Callable[[Flags], bool] = lambda flags: True
 ) -> list[tuple[Flags, int]]:
@@ -138,7 +122,7 @@ def ways_to_fit(
     """
     ways = _fewest(_fitting(asked, asked, room), is_taken)
     if sequence := _longest(asked, room):
-        shorter = replace(asked, work=replace(asked.work, sequence=sequence))
+        shorter = asked.spread(asked.job.parallel, sequence=sequence)
         ways += [((f"sequence={sequence}",), _total(shorter))] if is_taken((f"sequence={sequence}",)) else []
     return ways or _more_ranks(asked, room, is_taken)
 
@@ -162,56 +146,56 @@ def _fewest(found: Sequence[tuple[Flags, int]], is_taken: Callable[[Flags], bool
 
 def _changes(asked: Asked) -> Iterator[Asked]:
     """Each legal choice of the flags that save memory, on as many ranks."""
-    parallel, work = asked.parallel, asked.work
+    job, parallel = asked.job, asked.job.parallel
     ranks = parallel.dp * parallel.tp
     degrees = [tp for tp in divisors(ranks) if tp >= parallel.tp]
-    recomputing: tuple[Recompute, ...] = ("none", "full") if work.recompute == "none" else ("full",)
+    recomputing = ("none", "full") if job.recompute == "none" else ("full",)
     sequence_parallel = [shared for shared in (False, True) if shared or not parallel.sequence_parallel]
     stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
     for tp, recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
         other = replace(parallel, dp=ranks // tp, tp=tp, sequence_parallel=shared, zero_stage=stage)
-        batch = max(asked.batch, other.dp * (work.n_microbatches if other.pp > 1 else 1))
-        one = replace(asked, parallel=other, work=replace(work, recompute=recompute), batch=batch)
+        batch = max(job.batch, other.dp * asked.n_microbatches)
+        one = asked.spread(other, recompute=recompute, batch=batch)
         if _is_legal(one):
             yield one
 
 
 def _is_legal(asked: Asked) -> bool:
     """Whether `train` takes it."""
-    parallel = asked.parallel
+    parallel = asked.job.parallel
     shared = parallel.zero_stage == 0 or parallel.dp > 1
     by_torch = asked.engine == "own" or parallel.tp == 1 or parallel.zero_stage != 1  # its ZeRO-1 takes no DTensors
-    positions = not parallel.sequence_parallel or (asked.is_own_decoder and 1 < parallel.tp <= asked.work.sequence)
+    positions = not parallel.sequence_parallel or (asked.is_own_decoder and 1 < parallel.tp <= asked.job.sequence)
     return shared and by_torch and positions and all(holds(parallel.tp) for holds in _rules(asked).values())
 
 
 def _flags(asked: Asked, other: Asked) -> Flags:
     """What one has to type to come from one to the other."""
-    was, now = asked.parallel, other.parallel
+    was, now = asked.job.parallel, other.job.parallel
     degrees = () if was.tp == now.tp and was.dp == now.dp else (f"dp={now.dp} tp={now.tp}",)
-    batch = () if asked.batch == other.batch else (f"batch={other.batch * asked.accumulation}",)
+    batch = () if asked.job.batch == other.job.batch else (f"batch={other.job.batch * asked.accumulation}",)
     stage = () if was.zero_stage == now.zero_stage else (f"zero_stage={now.zero_stage}",)
     kept = () if was.sequence_parallel == now.sequence_parallel else ("sequence_parallel=keep",)
-    again = () if asked.work.recompute == other.work.recompute else ("recompute=true",)
+    again = () if asked.job.recompute == other.job.recompute else ("recompute=true",)
     return (*degrees, *batch, *stage, *kept, *again)
 
 
 def _longest(asked: Asked, room: int) -> int:
     """The longest shorter sequence with which it fits; 0 if none does."""
-    least = asked.parallel.tp if asked.parallel.sequence_parallel else 1  # each rank has a position
-    low, high = least - 1, asked.work.sequence
+    least = asked.job.parallel.tp if asked.job.parallel.sequence_parallel else 1  # each rank has a position
+    low, high = least - 1, asked.job.sequence
     while high - low > 1:
         middle = (low + high) // 2
-        fits = _total(replace(asked, work=replace(asked.work, sequence=middle))) <= room
+        fits = _total(asked.spread(asked.job.parallel, sequence=middle)) <= room
         low, high = (middle, high) if fits else (low, middle)
     return low if low >= least else 0
 
 
 def _more_ranks(asked: Asked, room: int, is_taken: Callable[[Flags], bool]) -> list[tuple[Flags, int]]:
     """The fewest flags on the fewest ranks, twice as many again and again; each replica has a sequence at least."""
-    dp = 2 * asked.parallel.dp
-    while dp * asked.parallel.tp <= _MOST_RANKS:
-        more = replace(asked, parallel=replace(asked.parallel, dp=dp))
+    dp = 2 * asked.job.parallel.dp
+    while dp * asked.job.parallel.tp <= _MOST_RANKS:
+        more = asked.spread(replace(asked.job.parallel, dp=dp))
         if ways := _fewest(_fitting(asked, more, room), is_taken):
             return ways[:1]
         dp *= 2
@@ -219,12 +203,12 @@ def _more_ranks(asked: Asked, room: int, is_taken: Callable[[Flags], bool]) -> l
 
 
 def _total(asked: Asked) -> int:
-    return memory_of(asked).total
+    return int(gpu_memory(asked.counted).total)
 
 
 def _widths(asked: Asked) -> dict[str, int]:
     """What is cut along tp and is no head."""
-    model, whole = asked.model, asked.whole
+    model, whole = asked.job.model, asked.job.whole
     words = {
         "ffn_size": "features of the feed-forward",
         "shared_ffn_size": "of the shared feed-forward",
@@ -234,7 +218,3 @@ def _widths(asked: Asked) -> dict[str, int]:
     if not {"embedding", "head"} <= whole:
         widths["words of the vocabulary"] = model.vocab_size
     return widths
-
-
-def _up(size: int, parts: int) -> int:
-    return -(-size // parts) * parts

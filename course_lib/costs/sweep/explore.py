@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, fields
 from io import StringIO
 from math import inf
+from typing import Any
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.published.explorer import STRATEGIES, explorer_memory
-from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.costs.sweep.assumptions import job_fields
+from course_lib.costs.sweep.gpu_memory import gpu_memory
 from course_lib.costs.sweep.grid import Candidate, Grid, candidates
+from course_lib.costs.sweep.job import Job
 from course_lib.errors import four_parts
+from course_lib.hardware import load_device
 from course_lib.units import GiB
 
 EXPLORER = "explorer-2024"  # the convention whose rows are those of the LLM Parallelism Explorer
@@ -48,13 +52,15 @@ class ExploreRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration:
-    """What is explored besides the degrees."""
+    """What is explored besides the degrees; what is assumed of the code is as in `Job`."""
 
     sequence: int = 8192
     global_batch: int = 4096  # sequences
-    convention: str = "fp32"  # one of CONVENTIONS, or EXPLORER
+    convention: str = "megatron"  # one of CONVENTIONS, or EXPLORER
     token_imbalance: float = 1.0
-    device_bytes: int = 80 * 10**9  # of one GPU: what fits is decided by it
+    recompute: str = Job.recompute
+    assumed: Mapping[str, Any] = field(default_factory=dict)  # of the code, in the words of `job_fields`
+    device_bytes: int = load_device("h100_sxm_80").usable_bytes  # of one GPU: what fits is decided by it
 
     def __post_init__(self) -> None:
         if self.convention != EXPLORER:
@@ -118,7 +124,7 @@ def _row(model: ModelConfig, candidate: Candidate, exploration: Exploration) -> 
 
 
 def _memory(model: ModelConfig, candidate: Candidate, exploration: Exploration) -> tuple[float, float]:
-    """Bytes of states and of activations of one GPU; ours are those of the fullest pipeline stage."""
+    """Bytes of states, and of all else, of one GPU; ours are those of the fullest pipeline stage."""
     if exploration.convention == EXPLORER:
         memory = explorer_memory(
             model,
@@ -129,10 +135,19 @@ def _memory(model: ModelConfig, candidate: Candidate, exploration: Exploration) 
             token_imbalance=exploration.token_imbalance,
         )
         return memory.states, memory.activations
-    work = Work(sequence=exploration.sequence, microbatch=candidate.microbatch, n_microbatches=candidate.n_microbatches)
-    convention = find_convention(exploration.convention)
-    ends = {0, candidate.parallel.pp - 1}  # the stages between hold less than the first
-    stages = [gpu_memory(model, candidate.parallel, work, convention, stage=stage) for stage in ends]
-    fullest = max(stages, key=lambda stage: stage.total)
+    fullest = gpu_memory(job_of(model, candidate, exploration))
     states = fullest.weights + fullest.gradients + fullest.optimizer + fullest.gathered
-    return states, fullest.activations + fullest.head
+    return states, fullest.total - states
+
+
+def job_of(model: ModelConfig, candidate: Candidate, exploration: Exploration) -> Job:
+    """The job that one row is of."""
+    return Job(
+        model=model,
+        parallel=candidate.parallel,
+        microbatch=candidate.microbatch,
+        batch=candidate.microbatch * candidate.n_microbatches * candidate.parallel.dp,
+        sequence=exploration.sequence,
+        recompute=exploration.recompute,
+        **job_fields({**exploration.assumed, "convention": exploration.convention}),
+    )

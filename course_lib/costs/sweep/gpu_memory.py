@@ -1,13 +1,14 @@
-"""Memory of one GPU in training: states, activations, and what is gathered for a moment."""
+"""Memory of one GPU in training: the one question that lessons, `doctor`, `plan`, `sweep` and `predict` ask."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import overload
 
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece
-from course_lib.costs.comm.pipeline import pipeline_in_flight
 from course_lib.costs.model.activations import (
     HALF,
     Recompute,
@@ -20,27 +21,15 @@ from course_lib.costs.model.activations import (
     left_whole,
 )
 from course_lib.costs.model.conventions import Convention
-from course_lib.costs.model.states import layers_of_stage, rank_parameters
+from course_lib.costs.model.states import fullest_parameters, layers_of_stage
 from course_lib.costs.published.activations import korthikanti_layer_bytes
 from course_lib.costs.published.explorer import explorer_block_bytes
+from course_lib.costs.sweep.assembly import CATEGORIES, GpuMemory, Pieces, Spread, assembled, fullest
+from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
+from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 
-
-@dataclass(frozen=True, kw_only=True)
-class GpuMemory:
-    """Bytes of one GPU; not all are alive at the same instant, so that the peak is at most `total`."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    gathered: int  # with ZeRO-3: the weights of the largest unit, whole
-    activations: int  # of the layers
-    head: int  # of last norm, head and loss: mostly logits
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.gathered + self.activations + self.head
+_MASKS = 2  # bytes of dropout's masks for each number of the stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,34 +54,168 @@ class Work:
             raise ValueError(four_parts("Work", values, rule, "choose 'none' or 'full'"))
 
 
+@overload
+def gpu_memory(job: Job, /, *, stage: int | None = None) -> GpuMemory: ...
+@overload
 def gpu_memory(
+    job: ModelConfig,
+    parallel: ParallelConfig,
+    work: Work,
+    convention: Convention,
+    /,
+    *,
+    stage: int | None = 0,
+    whole: Set[Piece] = CUT_IN_ALL,
+) -> GpuMemory: ...
+def gpu_memory(
+    job: Job | ModelConfig,
+    parallel: ParallelConfig | None = None,
+    work: Work | None = None,
+    convention: Convention | None = None,
+    /,
+    *,
+    stage: int | None = None,
+    whole: Set[Piece] = CUT_IN_ALL,
+) -> GpuMemory:
+    """Bytes of a job's fullest GPU, or of those of one pipeline stage.
+
+    The four things that lessons introduce one after the other are short for the job that they make: tensors alone,
+    by formula, on the first stage (`tensors_alone`).
+    Activations are exact for a gated block without experts, the Explorer's for experts, and for all others
+    Korthikanti's without scores, which are a GPT's; the published ones count 16 bits, and scale with the numbers.
+    Raises: ValueError if model, sequence or stage do not fit the degrees.
+    """
+    if isinstance(job, ModelConfig):
+        assert parallel is not None and work is not None and convention is not None, "give all four, or a Job"
+        parallel.check(job, sequence=work.sequence, whole=whole)
+        job, stage = tensors_alone(job, parallel, work, convention, whole=whole), stage or 0
+    pp = job.parallel.pp
+    if stage is not None and stage not in range(pp):
+        values, rule = f"stage={stage}, pp={pp}", "stages count from 0"
+        raise ValueError(four_parts("gpu_memory", values, rule, f"choose stage in 0..{pp - 1}"))
+    stages = dict.fromkeys((0, min(1, pp - 1), pp - 1)) if stage is None else [stage]
+    even = job.evened
+    one_stage = replace(job.parallel, pp=1, sequence_parallel=False)
+    one_stage.check(even.model, sequence=job.sequence, whole=job.whole)
+    found = fullest([assembled(even, _spread(even), stage_pieces(even, job.parallel, one), one) for one in stages])
+    return GpuMemory(**{name: int(getattr(found, name)) for name in CATEGORIES})
+
+
+def tensors_alone(
     model: ModelConfig,
     parallel: ParallelConfig,
     work: Work,
     convention: Convention,
     *,
-    stage: int = 0,
     whole: Set[Piece] = CUT_IN_ALL,
-) -> GpuMemory:
-    """Memory of a GPU of one pipeline stage, under the schedule 1F1B.
-
-    Activations are exact for a gated block without experts, the Explorer's for experts, and for all others
-    Korthikanti's without scores, which are a GPT's; the published ones count 16 bits, and scale with the numbers. What
-    is `whole`, every rank along tp has all of, and computes.
-    Raises: ValueError if model, sequence or stage do not fit the degrees.
-    """
-    parallel.check(model, sequence=work.sequence, whole=whole)
-    held = rank_parameters(model, parallel, stage=stage, whole=whole)
-    states = held.state_bytes(parallel, convention)
-    last = stage == parallel.pp - 1
-    return GpuMemory(
-        weights=states.weights,
-        gradients=states.gradients,
-        optimizer=states.optimizer,
-        gathered=work.itemsize * held.largest_unit if parallel.zero_stage == 3 else 0,
-        activations=_stage_activations(model, parallel, work, stage, whole),
-        head=_head_bytes(model, parallel, work, whole) if last else 0,
+) -> Job:
+    """The job of which tensors alone count: one unit gathered at a time, logits as they are, nothing beside them."""
+    return Job(
+        model=model,
+        parallel=parallel,
+        sequence=work.sequence,
+        batch=work.microbatch * work.n_microbatches * parallel.dp,
+        microbatch=work.microbatch,
+        itemsize=work.itemsize,
+        recompute=work.recompute,
+        fused_norms=work.fused_norms,
+        keep_gathered=work.keep_gathered,
+        convention=convention,
+        whole=whole,
+        software=Software(kind="legacy", kernel="flash2"),
+        logit_bytes=work.itemsize,
+        gathered_units=1,
+        beside=False,
     )
+
+
+def _spread(job: Job) -> Spread:
+    parallel = job.parallel
+    return Spread(
+        pp=parallel.pp,
+        zero_stage=parallel.zero_stage,
+        shards=parallel.shards,
+        expert_shards=parallel.shards // parallel.ep,
+        recompute=RECOMPUTE.index(job.recompute),
+        schedule=SCHEDULES.index(job.schedule),
+        stages_per_rank=job.stages_per_rank,
+        n_microbatches=job.n_microbatches,
+        offload=job.offload == "optimizer",
+    )
+
+
+def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | None = None) -> Pieces:
+    """What one stage's ranks hold, with `parallel` in place of the job's degrees; `etp` ranks share an expert."""
+    model, whole = job.model, job.whole
+    held = fullest_parameters(model, parallel, stage=stage, whole=whole)
+    apart = replace(parallel, tp=etp or parallel.tp)
+    experts = held if apart == parallel else fullest_parameters(model, apart, stage=stage, whole=whole)
+    how, axes = _how(job), _axes(parallel)
+    layers = [(count, _layer(kind, axes, how)) for count, kind in layers_of_stage(model, parallel.pp, stage)]
+    everything, inputs, scores = (sum(count * sizes[place] for count, sizes in layers) for place in range(3))
+    return Pieces(
+        shared=held.shared,
+        experts=experts.experts,
+        unit=held.largest_unit,
+        layers=everything,
+        inputs=inputs,
+        scores=scores,
+        largest=max(sizes[0] - sizes[1] for _, sizes in layers),
+        head=_head(model, axes, how, job.bytes_of_logit) if stage == parallel.pp - 1 else 0,
+    )
+
+
+@dataclass(frozen=True)
+class _How:
+    """What a layer's tensors depend on beside its shape and the degrees."""
+
+    work: Work
+    software: Software
+    whole: frozenset[Piece]
+
+
+def _how(job: Job) -> _How:
+    work = Work(
+        sequence=job.sequence,
+        microbatch=job.sequences,
+        itemsize=job.itemsize,
+        fused_norms=job.fused_norms,
+        keep_gathered=job.gathers_once,
+    )
+    return _How(work, job.software, frozenset(job.whole))
+
+
+def _axes(parallel: ParallelConfig) -> ParallelConfig:
+    """The degrees alone that a layer's activations depend on."""
+    return ParallelConfig(
+        dp=parallel.ep, ep=parallel.ep, tp=parallel.tp, cp=parallel.cp, sequence_parallel=parallel.sequence_parallel
+    )
+
+
+@cache
+def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int, int, int]:
+    """Bytes of one layer and micro-batch: everything, its input alone, and scores where the kernel keeps them."""
+    work, software = how.work, how.software
+    kept = layer_bytes(kind, parallel, work, whole=how.whole)
+    bare = layer_bytes(kind, parallel, work, recompute="full", whole=how.whole)
+    tokens = work.microbatch * (work.sequence // parallel.cp)
+    tp = parallel.tp if "attention" not in how.whole else 1
+    twice = 2 * work.itemsize + 1  # of one score: before and after dropout, and a mask
+    scores = twice * tokens * work.sequence * kind.n_heads // tp if software.kernel == "scores" else 0
+    fused = kind.gated_ffn and kind.n_experts == 1 and software.fuses_swiglu
+    unmasked = not kind.gated_ffn and software.kind != "legacy"  # a GPT without dropout: two masks of a byte less
+    spared = work.itemsize * kind.ffn_size * fused + _MASKS * kind.hidden_size * unmasked
+    return kept + scores - tokens * spared // parallel.tp, bare, scores
+
+
+@cache
+def _head(model: ModelConfig, parallel: ParallelConfig, how: _How, logit_bytes: int) -> int:
+    """Last norm, head and loss, of whose logits the loss makes so many bytes each."""
+    work = how.work
+    sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
+    found = head_activations(model, **sizes, fused_norms=work.fused_norms)
+    kept = [replace(x, itemsize=logit_bytes) if x.name == "log-probabilities" else x for x in found]
+    return bytes_on_rank(left_whole(kept, how.whole), parallel, keep_gathered=work.keep_gathered)
 
 
 def layer_bytes(
@@ -103,7 +226,7 @@ def layer_bytes(
     recompute: Recompute = "none",
     whole: Set[Piece] = CUT_IN_ALL,
 ) -> int:
-    """Bytes that one layer keeps of one microbatch on one GPU."""
+    """Bytes that one layer keeps of one microbatch on one GPU, before what its software spares."""
     sequence = work.sequence // parallel.cp
     if recompute == "full":
         kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=work.itemsize)
@@ -131,24 +254,3 @@ def layer_bytes(
         * work.itemsize
         / HALF
     )
-
-
-def _stage_activations(model: ModelConfig, parallel: ParallelConfig, work: Work, stage: int, whole: Set[Piece]) -> int:
-    """Layers of all microbatches in flight; under full recompute also the one layer that backward is in."""
-    kinds = layers_of_stage(model, parallel.pp, stage)
-    kept = sum(
-        count * layer_bytes(kind, parallel, work, recompute=work.recompute, whole=whole) for count, kind in kinds
-    )
-    kept *= pipeline_in_flight("1f1b", n_ranks=parallel.pp, rank=stage, n_microbatches=work.n_microbatches)
-    if work.recompute == "none":
-        return kept
-    largest = max(layer_bytes(kind, parallel, work, whole=whole) for _, kind in kinds)
-    return kept + largest - layer_bytes(model, parallel, work, recompute="full")  # its first norm has what it kept
-
-
-def _head_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, whole: Set[Piece]) -> int:
-    sequence = work.sequence // parallel.cp
-    kept = head_activations(
-        model, batch=work.microbatch, sequence=sequence, itemsize=work.itemsize, fused_norms=work.fused_norms
-    )
-    return bytes_on_rank(left_whole(kept, whole), parallel, keep_gathered=work.keep_gathered)

@@ -25,6 +25,7 @@ class Grid:
     ep: tuple[int, ...] | None = None  # None: the powers of two up to the model's number of experts
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     microbatches: tuple[int, ...] = (1, 2, 4)
+    sequence_parallel: bool = True  # the tp ranks share the sequence, where tp > 1
 
     def __post_init__(self) -> None:
         for axis in _AXES:
@@ -74,7 +75,8 @@ def candidates(
         if rule:
             excluded[rule] += 1
             continue
-        parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, zero_stage=zero_stage)
+        shared = grid.sequence_parallel and tp > 1
+        parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, zero_stage=zero_stage, sequence_parallel=shared)
         found.append(Candidate(parallel, microbatch, global_batch // (dp * microbatch)))
     if not found:
         _refuse(model, excluded)

@@ -7,7 +7,8 @@ from typing import Any, get_args
 from course_lib.config import ParallelConfig, load_model
 from course_lib.costs.model.activations import Recompute
 from course_lib.costs.model.conventions import find_convention
-from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
+from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
 from course_lib.hardware import device_names, load_device
 from course_lib.viz.ink.drawing import Drawing
 from course_lib.viz.memory.gpu import plot_gpu_memory

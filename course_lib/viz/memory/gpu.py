@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from course_lib.costs.sweep.gpu_memory import GpuMemory
+from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.errors import four_parts
 from course_lib.hardware import Device
 from course_lib.units import GB, GiB

@@ -1,0 +1,61 @@
+"""What is assumed of the code that trains, said in words: the same for command lines and for rows of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from course_lib.costs.model.conventions import OPTIMIZERS, Convention, convention_in, find_convention
+from course_lib.costs.sweep.job import FORMATS, OFFLOAD
+from course_lib.costs.sweep.software import KERNELS, KINDS, Software
+from course_lib.errors import four_parts
+
+FORMATS_OF = {"weights": "bf16", "gradients": "fp32", "master": "fp32", "moments": "fp32"}  # with one given, the others
+SHARED = ("keep", "regather", "none")
+_CHOICES = {
+    "optimizer": OPTIMIZERS,
+    "compute_dtype": tuple(FORMATS),
+    "sequence_parallel": SHARED,
+    "stack": KINDS,
+    "kernel": KERNELS,
+    "offload": OFFLOAD,
+}
+WORDS = ("convention", *FORMATS_OF, *_CHOICES, "logits")
+
+
+def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a job that these words decide; what is None, or not there, is not said.
+
+    Raises: ValueError for a word that is not known, or a value that it does not have.
+    """
+    words = {name: value for name, value in said.items() if value is not None}
+    _check(words)
+    found: dict[str, Any] = {name: words[name] for name in ("optimizer", "offload") if name in words}
+    if formats := {name: words[name] for name in FORMATS_OF if name in words}:
+        found["convention"] = convention_in(**{**FORMATS_OF, **formats})
+    elif "convention" in words:
+        found["convention"] = words["convention"]
+    if "compute_dtype" in words:
+        found["itemsize"] = FORMATS[words["compute_dtype"]]
+    if "logits" in words:
+        found["logit_bytes"] = words["logits"]
+    if words.get("sequence_parallel") in ("keep", "regather"):
+        found["keep_gathered"] = words["sequence_parallel"] == "keep"
+    kind = {"kind": words["stack"]} if "stack" in words else {}
+    kernel = {"kernel": words["kernel"]} if "kernel" in words else {}
+    return found | ({"software": Software(**kind, **kernel)} if kind or kernel else {})
+
+
+def _check(words: Mapping[str, Any]) -> None:
+    for name, value in words.items():
+        if name not in WORDS:
+            way_out = f"choose from {', '.join(WORDS)}"
+            raise ValueError(four_parts("job", f"{name}={value!r}", "nothing is assumed under that name", way_out))
+        if name in _CHOICES and value not in _CHOICES[name]:
+            way_out = f"choose one of {', '.join(_CHOICES[name])}"
+            raise ValueError(four_parts("job", f"{name}={value!r}", "not a known kind", way_out))
+        if name == "logits" and (type(value) is not int or value < 1):
+            raise ValueError(four_parts("job", f"logits={value!r}", "it is whole bytes", "give logits >= 1"))
+    if isinstance(named := words.get("convention"), str):
+        find_convention(named)
+    assert named is None or isinstance(named, str | Convention)

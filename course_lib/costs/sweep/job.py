@@ -1,0 +1,125 @@
+"""A training job: all that the memory of its GPUs depends on, said once for every command and every formula."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
+from course_lib.costs.model.activations import HALF
+from course_lib.costs.model.conventions import Convention, find_convention, with_optimizer
+from course_lib.costs.sweep.software import Software
+from course_lib.errors import four_parts
+from course_lib.hardware import ClusterSpec, load_cluster
+
+Again = Literal["none", "attention", "operators", "half", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
+Offload = Literal["none", "optimizer", "all"]
+RECOMPUTE: tuple[Again, ...] = get_args(Again)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+OFFLOAD: tuple[Offload, ...] = get_args(Offload)
+FORMATS = {"bf16": 2, "fp32": 4, "fp64": 8}  # that one computes in
+_CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained, how it is spread over GPUs, and what is assumed of the code that does it.
+
+    A search takes `model`, `cluster`, `batch`, `sequence` and the assumptions, and varies the rest.
+    Raises: ValueError for a batch or a sequence that nobody can train on, or a word that is not known.
+    """
+
+    model: ModelConfig
+    sequence: int  # tokens, before context parallelism
+    batch: int = 1  # sequences of one step, of all ranks
+    cluster: ClusterSpec = field(default_factory=lambda: load_cluster("dgx_h100"), hash=False)
+    parallel: ParallelConfig = ParallelConfig()
+    microbatch: int | None = None  # sequences at a time; None: all that a rank has of the batch
+    schedule: str = "1f1b"
+    stages_per_rank: int = 1  # of the interleaved schedule
+    recompute: str = "none"  # of a layer: nothing; scores; cheap operators; half of the layers; all
+    software: Software = Software()
+    convention: str | Convention = "megatron"  # bytes of weights, gradients, second copy and moments
+    optimizer: str = "adamw"
+    offload: str = "none"  # to the host's memory: the optimizer's states, or all that lasts
+    itemsize: int = HALF  # bytes of a number that is computed with
+    fused_norms: bool = True  # PyTorch's RMSNorm on a GPU; False: written out in Python
+    keep_gathered: bool | None = None  # sequence parallelism keeps what it gathered; None: as the software does
+    logit_bytes: int | None = None  # of each logit in the loss; None: as the software does
+    gathered_units: int = 2  # that ZeRO-3 has whole at a time: this one and the next
+    beside: bool = True  # count what no formula has: context, buffers, fragments
+    whole: Set[Piece] = CUT_IN_ALL  # what no rank along tp has less of than all
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence", "stages_per_rank", "itemsize"):
+            if getattr(self, name) < 1:
+                rule = "a step has sequences, and a sequence tokens" if name in ("batch", "sequence") else "it counts"
+                raise ValueError(four_parts("plan", f"{name}={getattr(self, name)}", rule, f"give {name} >= 1"))
+        for name, known in _CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                way_out = f"choose one of {', '.join(known)}"
+                raise ValueError(four_parts("Job", f"{name}={value!r}", "not a known way", way_out))
+        self.model.check_sequence(self.sequence)
+        _ = self.states  # refuses what is not known
+
+    @property
+    def room_bytes(self) -> int:
+        """Memory of one GPU that a program can use."""
+        return self.cluster.device.usable_bytes
+
+    @property
+    def states(self) -> Convention:
+        """Bytes that last of each parameter."""
+        named = find_convention(self.convention) if isinstance(self.convention, str) else self.convention
+        return with_optimizer(named, self.optimizer)
+
+    @property
+    def sequences(self) -> int:
+        """That a rank computes at a time."""
+        return self.microbatch or -(-self.batch // self.parallel.dp)
+
+    @property
+    def n_microbatches(self) -> int:
+        """Of one replica in a step; the last may have fewer sequences."""
+        return max(1, -(-self.batch // (self.parallel.dp * self.sequences)))
+
+    @property
+    def gathers_once(self) -> bool:
+        """Whether a block's gathered input stays until backward."""
+        return self.software.is_torch if self.keep_gathered is None else self.keep_gathered
+
+    @property
+    def bytes_of_logit(self) -> int:
+        """In the loss."""
+        return self.software.logit_bytes if self.logit_bytes is None else self.logit_bytes
+
+    @property
+    def assumptions(self) -> dict[str, str]:
+        """What is assumed of the code that trains, by the name under which commands take it."""
+        shared = "none" if not self.parallel.sequence_parallel else "keep" if self.gathers_once else "regather"
+        scores = "keeps scores" if self.software.kernel == "scores" else "keeps no scores"
+        return {
+            "convention": f"{self.states.name} ({self.states.assumes})",
+            "optimizer": self.optimizer,
+            "compute_dtype": {size: name for name, size in FORMATS.items()}.get(
+                self.itemsize, f"{self.itemsize} bytes"
+            ),
+            "sequence_parallel": shared,
+            "recompute": self.recompute,
+            "schedule": self.schedule,
+            "stack": self.software.kind,
+            "kernel": f"{self.software.kernel} ({scores})",
+            "logits": f"{self.bytes_of_logit} bytes each",
+            "offload": self.offload,
+            "norms": "one kernel" if self.fused_norms else "in Python, with copies in fp32",
+        }
+
+    @property
+    def evened(self) -> Job:
+        """The job of a rank that has most of the features that tp ranks cannot share evenly."""
+        tp = self.parallel.tp
+        widths: dict[str, Any] = {name: -(-size // tp) * tp for name, size in tp_widths(self.model, self.whole).items()}
+        return replace(self, model=replace(self.model, **widths))
