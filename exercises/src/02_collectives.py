@@ -558,8 +558,9 @@ check("02.9", ring_average)
 #
 # - The hierarchy uses the wire `inside` in its nodes. The doublings pay every step on the wire `between`, though in the library
 #   a swap inside a node is faster.
-# - The ring is NCCL's: many rings side by side, which leave a node through all its cards. So each step takes the alpha of `between`, and
-#   for each byte the larger of two times: the beta of `inside`, and the beta of `between` divided by `node_size`.
+# - The ring leaves a node through all its cards, as NCCL's rings do side by side. So a step takes for each byte the larger of two times:
+#   the beta of `inside`, and the beta of `between` divided by `node_size`. But here every step waits for its slowest message, as on the
+#   lesson's emulated network, so it takes the alpha of `between`.
 # - If p is no power of two, let q be the largest one below it. In recursive doubling and in halving-doubling the
 #   p-q ranks that are too many hand in their whole tensors first, and get whole sums at the end. That is one more step of M bytes
 #   before and one after. In between, only q ranks swap.
