@@ -15,7 +15,7 @@ from textwrap import fill
 import torch
 import torch.distributed as dist
 
-from course_lib import costs, gauges, planner, predict, presets, run_ranks, score, sim, viz
+from course_lib import costs, gauges, planner, predict, presets, run_ranks, score, viz
 from course_lib.costs import GiB, load_cluster, load_device, wires
 from course_lib.parallel import by_block, coordinates
 from course_lib.training import (
@@ -563,7 +563,7 @@ except NotEqual as error:
 # %% [markdown]
 # ## Back to the eight GPUs
 #
-# We now know how to lay out the two nodes of the first screen: `tp` goes inside the NVLink domain, `dp` between domains, and the sequence is cut, too. A GPU has room for 29.8 GiB<!-- =load_device("v100_sxm_32").memory_bytes() / GiB -->. Do the 8192 tokens fit?
+# We now know how to lay out the two nodes of the first screen: `tp` goes inside the NVLink domain, `dp` between domains, and the sequence is cut, too. To a program a V100 offers 31.7 GiB<!-- =load_device("v100_sxm_32").usable_bytes / GiB -->. Do the 8192 tokens fit?
 #
 # Weights, gradients and Adam are cut in eight as before, which makes 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->. The rest of the first bar was 45.3 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->, which were gathered weights, activations, head and loss.
 #
@@ -578,36 +578,37 @@ bars = {
 answer = bars["the sequence cut, too"].total / 2**30
 predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
 
-# The same layout as `plan` sees it, the program of lesson 08.
-job = planner.Job(model=LLAMA, cluster=PUHTI, batch=16, sequence=8192)
-only = planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), recompute=("none",))
-tight = planner.search(job, only).nearest.policies  # the layout that comes nearest to fitting
-careful = sim.memory_of(LLAMA, tight, job.software, costs.find_convention(job.convention))
-print("GiB on a GPU    our bar     plan")
-for part in sim.CATEGORIES:
-    ours = getattr(bars["the sequence cut, too"], part, 0)
-    print(f"{part:12}{ours / GiB:11.2f}{float(getattr(careful, part)[0]) / GiB:9.2f}")
-print(
-    f"together    {answer:11.2f}{float(careful.total[0]) / GiB:9.2f}   of {V100.memory_bytes() / GiB:.2f}"
-)
+# The same question of a whole job: what a trainer keeps beside the model's own numbers.
+spread = ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True)
+job = planner.Job(model=LLAMA, cluster=PUHTI, batch=16, microbatch=1, sequence=8192, parallel=spread)
+columns = {
+    "our bar": bars["the sequence cut, too"],
+    "Megatron": costs.gpu_memory(job),
+    "PyTorch": costs.gpu_memory(replace(job, software=costs.Software(kind="eager"))),
+}
+print(f"{'GiB on a GPU':12}", *(f"{name:>9}" for name in columns))
+for part in ("weights", "gradients", "optimizer", "gathered", "activations", "head", "other"):
+    print(f"{part:12}", *(f"{getattr(one, part) / GiB:9.2f}" for one in columns.values()))
+print(f"{'together':12}", *(f"{one.total / GiB:9.2f}" for one in columns.values()))
+print("room:", V100.usable_in_words)
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# By this formula it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
+# By the bar it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
 #
 # And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays, too: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often. Four GPUs read a sequence about four times as fast as one, so the **throughput**, in tokens per second, suffers only a little.
 #
-# So much for the bar. Does it really fit? Before you rent the nodes, ask somebody more careful: `plan`, the program of lesson 08. The table above the bars has its answer for exactly this layout.
+# So much for the bar. Does it really fit? All programs of this course, `doctor`, `plan`, `sweep` and `predict`, ask one question, `gpu_memory` of a **job**, and say what they assume. The table above the bars is their answer.
 #
-# By `plan` it does not fit. Go down the rows and see what it assumes. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes in float32. *Gathered* holds two layers, because prefetch brings the next. *Other* is what no formula of a model has: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because it assumes a fused kernel in feed-forward.
+# Read its second column, a trainer like Megatron. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes. *Gathered* holds two layers, because prefetch brings the next. *Other* is what no formula of a model has: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because a fused kernel in feed-forward keeps less. Together they leave 0.08 GiB<!-- =(load_device("v100_sxm_32").usable_bytes - gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, parallel=ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True))).total) / GiB --> of what a V100 offers to a program. Nobody would rent eight GPUs on that.
 #
-# Which column is right? Both, for different trainers. Our bar counts only the model's own numbers, 16 bytes<!-- =16 --> a parameter and the activations, and `doctor` counts the same way. A real run needs more. By `plan` even recomputation with FSDP alone is too much. But take both cures and recompute every second layer: then it says 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, and that fits.
-#
-# > **To keep.** A formula for memory is as good as its list of assumptions, so ask for the list: gradients, logits, and what lies beside the model.
+# The third column is plain PyTorch, which keeps what sequence parallelism gathers, and it lacks six. Each column is right, for its trainer. So take both cures and recompute every second layer: then a trainer like Megatron needs 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, and that fits with room.
 #
 # </details>
+#
+# > **To keep.** A formula for memory is as good as its list of assumptions, so ask for the list: attention's kernel, gradients, logits, and what lies beside the model.
 
 # %% [markdown]
 # ## When to use it
