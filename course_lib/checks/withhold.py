@@ -48,16 +48,13 @@ def _hold(end: Callable[[CapturedIO], None]) -> None:
 
 
 def _show_folded(held: CapturedIO) -> None:
-    """One output of all texts and pictures; what can be neither, such as shown code, stays beside it."""
-    shown = [output for output in held.outputs if not {"text/html", "text/plain"}.isdisjoint(output.data)]
-    beside = [output for output in held.outputs if "text/markdown" in output.data]
-    inside = [output for output in shown if output not in beside]
-    html = [output.data.get("text/html") or _as_typed(output.data["text/plain"]) for output in inside]
-    plain = [held.stdout.rstrip("\n"), *(output.data.get("text/plain", "") for output in inside)]
+    """One output of all texts, pictures and shown code, which stands in it as Markdown too."""
+    outputs = [output.data for output in held.outputs]
+    html = [data.get("text/html") or _as_typed(data.get("text/plain", "")) for data in outputs]
+    plain = [held.stdout.rstrip("\n"), *(data.get("text/plain", "") for data in outputs)]
     folded = "\n".join([f"<details><summary>{_SUMMARY}</summary>", _as_typed(held.stdout), *html, "</details>"])
-    display({"text/html": folded, "text/plain": "\n".join(plain)}, raw=True)
-    for output in beside:
-        display(output.data, raw=True)
+    code = "\n\n".join(data["text/markdown"] for data in outputs if "text/markdown" in data)
+    display({"text/html": folded, "text/plain": "\n".join(plain)} | ({"text/markdown": code} if code else {}), raw=True)
 
 
 def _as_typed(text: str) -> str:

@@ -84,7 +84,7 @@ viz.plot_schedule(
 # %% [markdown]
 # ## What has to come out
 #
-# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 28 of them, and rank 1 the one with the other 10.
+# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 28 of the parameters, and rank 1 the one with the other 10.
 #
 # One device finds 38 gradients for eight rows.
 #

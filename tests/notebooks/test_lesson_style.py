@@ -16,6 +16,7 @@ EXERCISES = sorted((ROOT / "exercises/src").glob("*.py"))
 # In a window 1300 pixels wide JupyterLab shows 109 characters of code beside its file browser: 866 pixels of 7.83 each
 # in DejaVu Sans Mono and Menlo. A scroll bar takes two of them.
 FITS = 107
+TO_KEEP = "\n> **To keep.** "
 MAGIC_OR_COMMENT = re.compile(r"^\s*(%|!|#)")
 
 
@@ -113,6 +114,13 @@ def test_the_imports_at_the_top_are_folded(source):
     first = next(cell for cell in cells(source) if cell.cell_type == "code")
     imports = [node for node in python_of(first.source).body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert first.metadata.get("folded", False) == (len(imports) > 0)
+
+
+def test_a_section_has_one_sentence_to_keep_at_most_and_most_have_one(source):
+    prose = "\n".join(of_kind(source, "markdown")).partition(f"\n{DEEPER}")[0]
+    kept = [section.count(TO_KEEP) for section in re.split(r"^#{2,3} ", prose, flags=re.MULTILINE)[1:]]
+    assert set(kept) <= {0, 1} and sum(kept) >= len(kept) / 2
+    assert prose.count("o keep.**") == sum(kept)  # and none in another form, or above the first section
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *EXERCISES], ids=lambda path: path.stem)

@@ -85,9 +85,9 @@ def test_the_published_copy_shows_the_answers(outputs):
 
 
 def test_the_published_copy_folds_them_where_html_is_shown(cells):
-    question, answer, code = cells[4].outputs
+    question, answer = cells[4].outputs
     assert "how many?" in question["text"] and "42" not in question["text"]
     html = answer["data"]["text/html"]
     assert html.startswith("<details><summary>After your guess: the answer</summary>\n<pre><code>  the answer  42\n")
     assert html.endswith("the last value&#x27;</code></pre>\n</details>") and "a &lt;figure&gt;" in html
-    assert code["data"]["text/markdown"] == "shown code"  # which is no answer
+    assert answer["data"]["text/markdown"] == "shown code"  # by which a test finds what a lesson shows
