@@ -142,7 +142,9 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_whole(folder: Path) -> bool:
-    return _is_folder(folder) and any((folder / name).is_file() for name in (checkpoint.FILE, SUMS))
+    """Under its last name: a run that was killed before it could give that may have written every file."""
+    has_all = any((folder / name).is_file() for name in (checkpoint.FILE, SUMS))
+    return _is_folder(folder) and has_all and not folder.name.endswith(UNFINISHED)
 
 
 def _remove(folder: Path, run: str) -> bool:
