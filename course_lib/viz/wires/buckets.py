@@ -49,7 +49,7 @@ def plot_buckets(
     layout = _lay_out(parameters, len(dealt))
     tall = max(len(dealt) * _BLOCK, len(parameters) * layout.row)
     closes = f"a bucket closes at {format_bytes(bucket_bytes)} or more (dashed)"
-    subtitle = f"{closes} and travels once it has all its gradients (orange squares)"
+    subtitle = f"{closes} and travels once it has all its gradients (orange)"
     figure, page = sheet.new_page(layout.top + tall + 0.3, title, subtitle)
     for x, words in (
         (_LIST, "model, counted from the end"),
@@ -186,7 +186,7 @@ def _draw_pips(page: Axes, layout: _Layout, y: float, ready: int, own: int, coun
 
 def _in_words(parameters: Sequence[tuple[str, int]], buckets: Sequence[Sequence[int]], subtitle: str) -> str:
     """Every bucket with what lies in it, in order."""
-    lines, ready = [subtitle.replace(" (dashed)", "").replace(" (orange squares)", "")], 0
+    lines, ready = [subtitle.replace(" (dashed)", "").replace(" (orange)", "")], 0
     for number, bucket in enumerate(buckets, 1):
         ready += len(bucket)
         held = ", ".join(f"{parameters[n][0]} {format_bytes(parameters[n][1])}" for n in bucket)
