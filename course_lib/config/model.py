@@ -189,7 +189,9 @@ class ModelConfig:
             {"n_experts": 1, "experts_per_token": 1, "shared_ffn_size": 0} if run.n_experts == 1 else {}
         )
         made = Made(layers=(run,), outer=self.made.outer)
-        return replace(self, made=made, n_layers=run.count, ffn_size=run.ffn_size, **plain)
+        return replace(
+            self, made=made, n_layers=run.count, ffn_size=run.ffn_size, window=None, windowed_layers=0, **plain
+        )
 
     def check_sequence(self, sequence: int) -> None:
         """Refuse tokens beyond a table of learned positions; rotary ones have no end.
