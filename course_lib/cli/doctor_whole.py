@@ -10,6 +10,7 @@ from torch import nn
 from course_lib.cli import train_model
 from course_lib.cli.train_config import TrainRun
 from course_lib.config.parallel import Piece
+from course_lib.models.made import piece_of
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.roles import causal_model
 from course_lib.parallel.tensors.styles import styles_of
@@ -40,14 +41,11 @@ def _pieces(model: nn.Module) -> Iterator[tuple[Piece, nn.Parameter]]:
     yield "embedding", found[1].get_input_embeddings().weight
     yield "head", found[1].get_output_embeddings().weight
     for name, parameter in model.named_parameters():
-        words = name.split(".")
-        if parameter.dim() not in _MATRIX_DIMS or words[-2] == "gate":
+        in_layer = any(word.isdigit() for word in name.split("."))
+        if parameter.dim() not in _MATRIX_DIMS or not in_layer:
             continue
-        if any("attn" in word for word in words):
-            yield "attention", parameter
-        elif "shared_experts" in words:
-            yield "shared_ffn", parameter
-        elif "experts" in words:
-            yield "experts", parameter
-        elif "mlp" in words:
-            yield "ffn", parameter
+        piece = piece_of(name, tuple(parameter.shape))
+        if piece == "ffn":
+            yield "experts" if "experts" in name or parameter.dim() == max(_MATRIX_DIMS) else "ffn", parameter
+        elif piece in ("attention", "shared_ffn"):
+            yield ("attention" if piece == "attention" else "shared_ffn"), parameter

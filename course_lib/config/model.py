@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from course_lib.errors import four_parts
 from course_lib.split import divisors
@@ -56,6 +56,35 @@ class LatentAttention:
                 raise ValueError(four_parts("LatentAttention", values, "sizes are positive", f"give {field} >= 1"))
 
 
+class MadeWeight(NamedTuple):
+    """One tensor of a model that was made, as `costs.Weight` has it."""
+
+    name: str
+    part: str
+    shape: tuple[int, ...]
+    split: int | None = None
+    heads: int | None = None
+    copies: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeLayers:
+    """Layers that follow one another and are alike."""
+
+    count: int
+    weights: tuple[MadeWeight, ...]
+    n_experts: int
+    ffn_size: int  # of one block, be it an expert
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """All tensors of a model that was made, for no formula has its shape; they are counted in place of one."""
+
+    layers: tuple[MadeLayers, ...]
+    outer: tuple[MadeWeight, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """The shape of a decoder: GPT, OLMo, Llama and their relatives, also with a mixture of experts.
@@ -91,6 +120,7 @@ class ModelConfig:
     latent: LatentAttention | None = None  # in place of heads of keys and values; then n_kv_heads = n_heads
     window: int | None = None  # so many tokens a token sees in some layers, itself the last of them; None: all before
     windowed_layers: int = 0  # how many
+    made: Made | None = None  # its tensors, where they were read from a model and not from this shape
     uncomputed: tuple[str, ...] = ()  # settings that change no count, and that our decoder does not have
 
     def __post_init__(self) -> None:
@@ -141,12 +171,27 @@ class ModelConfig:
     @property
     def layer_kinds(self) -> tuple[tuple[int, ModelConfig], ...]:
         """The layers from the first on: how many are alike, and a config without the others."""
+        if self.made is not None:
+            return tuple((run.count, self._alone(run)) for run in self.made.layers)
         if not self.dense_layers:
             return ((self.n_layers, self),)
         assert self.dense_ffn_size is not None
         sparse = replace(self, dense_layers=0, dense_ffn_size=None)
         dense = replace(sparse, n_experts=1, experts_per_token=1, shared_ffn_size=0, ffn_size=self.dense_ffn_size)
         return (self.dense_layers, dense), (self.n_layers - self.dense_layers, sparse)
+
+    def _alone(self, run: MadeLayers) -> ModelConfig:
+        """A model of these layers alone."""
+        assert self.made is not None
+        if len(self.made.layers) == 1:
+            return self
+        plain: dict[str, Any] = (
+            {"n_experts": 1, "experts_per_token": 1, "shared_ffn_size": 0} if run.n_experts == 1 else {}
+        )
+        made = Made(layers=(run,), outer=self.made.outer)
+        return replace(
+            self, made=made, n_layers=run.count, ffn_size=run.ffn_size, window=None, windowed_layers=0, **plain
+        )
 
     def check_sequence(self, sequence: int) -> None:
         """Refuse tokens beyond a table of learned positions; rotary ones have no end.

@@ -42,7 +42,7 @@ def config_of(theirs: Any) -> ModelConfig:
     _check_numbers(theirs)
     read = _FAMILIES[theirs.model_type]
     name = theirs.name_or_path or f"transformers {theirs.model_type}"
-    return ModelConfig(name=name, **read(theirs), **_window(theirs), uncomputed=tuple(_uncomputed(theirs)))
+    return ModelConfig(name=name, **read(theirs), **window_of(theirs), uncomputed=tuple(_uncomputed(theirs)))
 
 
 def _check_numbers(theirs: Any) -> None:
@@ -55,6 +55,11 @@ def _check_numbers(theirs: Any) -> None:
         if not is_number(value) or (name in _WHOLE and (type(value) is not int or value < 0)):
             values, way_out = f"{theirs.model_type} with {name}={value!r}", f"give config.json {name}"
             raise ValueError(four_parts("config_of", values, f"{name} is {kind}", way_out))
+
+
+def is_known(model_type: str | None) -> bool:
+    """Whether the shape of that family is known here, without a look at its model."""
+    return model_type in _FAMILIES
 
 
 def check_family(model_type: str | None) -> None:
@@ -75,7 +80,7 @@ def _require(theirs: Any, **expected: object) -> None:
             raise ValueError(four_parts("config_of", values, f"{name}={value!r} alone is known here", way_out))
 
 
-def _window(theirs: Any) -> dict[str, Any]:
+def window_of(theirs: Any) -> dict[str, Any]:
     """A sliding window, and in how many layers; `use_sliding_window` of Qwen says whether it slides at all."""
     size, kinds = getattr(theirs, "sliding_window", None), getattr(theirs, "layer_types", None)
     layers = kinds.count("sliding_attention") if kinds else theirs.num_hidden_layers

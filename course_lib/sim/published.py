@@ -12,7 +12,7 @@ from course_lib.errors import four_parts
 from course_lib.sim.runs import Run, read_run
 
 _DATA = Path(__file__).parent / "data"
-_FILE, _MEMORY = _DATA / "published.json", _DATA / "measured_memory.json"
+_FILE, MEMORY = _DATA / "published.json", _DATA / "measured_memory.json"
 
 
 def read_rows(path: Path, operation: str) -> list[Any]:
@@ -50,7 +50,7 @@ def published_rows() -> tuple[Any, ...]:
 @cache
 def memory_runs() -> tuple[Run, ...]:
     """All runs whose peak of memory was measured and that can be counted, the project's own and later ones."""
-    rows = [*published_rows(), *read_rows(_MEMORY, "measured memory")]
+    rows = [*published_rows(), *read_rows(MEMORY, "measured memory")]
     return tuple(run for run in map(read_run, rows) if isinstance(run, Run) and run.memory_bytes)
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any
 
-from course_lib.config import ModelConfig, ParallelConfig, load_model
-from course_lib.config.model import LatentAttention
+from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.flops import training_flops
 from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.assumptions import job_fields
 from course_lib.costs.sweep.job import Job
 from course_lib.costs.sweep.software import Software
+from course_lib.sim.fields import need, number, part, whole
 from course_lib.sim.gpus import machine_called
 from course_lib.sim.machine import Machine
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.sim.row_model import model_of
 from course_lib.sim.stacks import Words, words_of
-from course_lib.split import divisors
 from course_lib.units import GB, GiB, MiB
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, OverflowError, IndexError)
@@ -30,7 +29,6 @@ _PRINTED = re.compile(r"(\d+)\s?GB")
 _UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
 _GAUGES = ("nvidia-smi", "max reserved")
 _CONTEXT_BYTES = 1343 * MiB  # of a process whose kernels are loaded; transformers' guide "Model training anatomy"
-_HEAD = 128  # about the size of a head, where a row does not say how many there are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,21 +129,21 @@ def read_run(row: Any) -> Run | Unreadable:
 
 def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     assumed: list[str] = []
-    hardware, measured = _part(row, "hardware"), _part(row, "measured", optional=True)
-    gpu, node = str(hardware.get("gpu") or ""), _whole(hardware, "gpus_per_node", optional=True)
+    hardware, measured = part(row, "hardware"), part(row, "measured", optional=True)
+    gpu, node = str(hardware.get("gpu") or ""), whole(hardware, "gpus_per_node", optional=True)
     machine, unsaid = machine_called(gpu, node, str(hardware.get("interconnect") or ""))
     assumed += unsaid
-    sequence = _need(_whole(_part(row, "batch"), "seq"), "batch.seq")
-    model = _model_of(_part(row, "model"), sequence, assumed)
-    parallel = _part(row, "parallel")
-    words = words_of(row, generation=machine.generation, tp=_whole(parallel, "tp", optional=True) or 1)
-    said = _part(row, "code", optional=True)
+    sequence = need(whole(part(row, "batch"), "seq"), "batch.seq")
+    model = model_of(part(row, "model"), sequence, assumed)
+    parallel = part(row, "parallel")
+    words = words_of(row, generation=machine.generation, tp=whole(parallel, "tp", optional=True) or 1)
+    said = part(row, "code", optional=True)
     code = job_fields(said)
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
     if shared := said.get("sequence_parallel"):
         policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
-    peak_gb = _number(measured, "peak_mem_gb")
+    peak_gb = number(measured, "peak_mem_gb")
     unit = next((size for name, size in _UNITS.items() if name in str(measured.get("mem_unit") or "").lower()), GB)
     printed = _PRINTED.search(gpu)
     if peak_gb and printed and peak_gb * unit > int(printed[1]) * GiB:
@@ -170,75 +168,6 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     )
 
 
-def _model_of(given: Mapping[str, Any], sequence: int, assumed: list[str]) -> ModelConfig:
-    """The model's shape; what is assumed is added to the list.
-
-    Raises: ValueError for what is missing and cannot be assumed, or does not divide.
-    """
-    if "mamba" in str(given.get("name") or "").lower():
-        raise ValueError("a hybrid with Mamba layers: there is no formula for them")
-    if name := given.get("preset"):
-        return load_model(str(name))
-    hidden, layers = (_need(_whole(given, key), f"model.{key}") for key in ("hidden", "layers"))
-    heads = _whole(given, "heads", optional=True)
-    if heads is None and hidden is not None:
-        size = min(divisors(hidden), key=lambda one: abs(one - _HEAD))
-        heads = hidden // size
-        assumed.append(f"{heads} heads of {size}")
-    heads = _need(heads, "model.heads")
-    experts = _part(given, "moe", optional=True)
-    gated = given.get("gated_mlp")
-    ffn = _whole(given, "ffn", optional=True)
-    if ffn is None:
-        ffn = 4 * hidden if not gated else -(-8 * hidden // 3 // 128) * 128
-        assumed.append(f"ffn {ffn}")
-    vocab = _whole(given, "vocab", optional=True)
-    if vocab is None:
-        vocab = 32_000
-        assumed.append(f"vocabulary {vocab}")
-    learned = given.get("pos") == "learned"
-    return ModelConfig(
-        name=str(given.get("name") or "unnamed"),
-        hidden_size=hidden,
-        n_layers=layers,
-        n_heads=heads,
-        n_kv_heads=_whole(given, "kv_heads", optional=True) or heads,
-        head_dim=_whole(given, "head_dim", optional=True),
-        vocab_size=vocab,
-        tied=given.get("tied_embeddings") is True,
-        gated_ffn=bool(gated),
-        positions="learned" if learned else "rotary",
-        max_sequence=sequence if learned else None,
-        norm="rms" if gated else "layer",
-        latent=_latent(given, assumed),
-        **_experts(experts, layers, ffn),
-    )
-
-
-def _experts(given: Mapping[str, Any], layers: int, ffn: int) -> dict[str, Any]:
-    """The fields of experts; of every second layer with experts, half are dense."""
-    if not given:
-        return {"ffn_size": ffn}
-    inner = _whole(given, "ffn", optional=True) or ffn
-    every = _whole(given, "every", optional=True) or 1
-    dense = _whole(given, "dense_layers", optional=True) or (layers - layers // every)
-    return {
-        "ffn_size": inner,
-        "n_experts": _need(_whole(given, "experts"), "model.moe.experts"),
-        "experts_per_token": _need(_whole(given, "top_k"), "model.moe.top_k"),
-        "shared_ffn_size": inner * (_whole(given, "shared", optional=True) or 0),
-        "dense_layers": dense,
-        "dense_ffn_size": ffn if dense else None,
-    }
-
-
-def _latent(given: Mapping[str, Any], assumed: list[str]) -> LatentAttention | None:
-    if given.get("attention") != "MLA":
-        return None
-    assumed.append("latent attention with DeepSeek-V3's sizes")
-    return LatentAttention(kv_rank=512, query_rank=1536, plain_size=128, rotary_size=64, value_size=128)
-
-
 def _policy(
     row: Mapping[str, Any],
     hardware: Mapping[str, Any],
@@ -248,16 +177,16 @@ def _policy(
     assumed: list[str],
 ) -> dict[str, Any]:
     """The degrees; dp follows from the GPUs, and micro-batches from the global batch."""
-    tp = _need(_whole(parallel, "tp"), "parallel.tp")
-    pp = _need(_whole(parallel, "pp"), "parallel.pp")
-    cp = _whole(parallel, "cp", optional=True) or 1
-    ep = _whole(parallel, "ep", optional=True) or 1
-    virtual = _whole(parallel, "vpp", optional=True) or 1
+    tp = need(whole(parallel, "tp"), "parallel.tp")
+    pp = need(whole(parallel, "pp"), "parallel.pp")
+    cp = whole(parallel, "cp", optional=True) or 1
+    ep = whole(parallel, "ep", optional=True) or 1
+    virtual = whole(parallel, "vpp", optional=True) or 1
     schedule = _schedule(parallel, pp, virtual)
     dp = _replicas(hardware, parallel, tp, pp, cp, assumed)
     if pp * virtual > layers + 2:  # embedding and head may stand for a layer each
         raise ValueError(f"a pipeline of pp={pp} and its virtual stages are more than {layers} layers")
-    micro = _need(_whole(_part(row, "batch"), "micro"), "batch.micro")
+    micro = need(whole(part(row, "batch"), "micro"), "batch.micro")
     if pp > 1 and parallel.get("vpp") is None:
         assumed.append("1F1B with one stage on each rank")
     return {
@@ -266,13 +195,13 @@ def _policy(
         "pp": pp,
         "cp": cp,
         "ep": ep,
-        "etp": _whole(parallel, "etp", optional=True) or 1,
+        "etp": whole(parallel, "etp", optional=True) or 1,
         "zero_stage": words.zero_stage,
         "shards": min(words.shards or dp * cp, dp * cp),
         "sequence_parallel": words.sequence_parallel and tp > 1,
         "micro_batch": micro,
         "n_microbatches": _microbatches(row, dp, micro, pp, assumed),
-        "sequence": _need(_whole(_part(row, "batch"), "seq"), "batch.seq"),
+        "sequence": need(whole(part(row, "batch"), "seq"), "batch.seq"),
         "recompute": RECOMPUTE.index(words.recompute or "none"),
         "schedule": SCHEDULES.index(schedule),
         "stages_per_rank": virtual if schedule == "interleaved" else 1,
@@ -295,9 +224,9 @@ def _replicas(
     hardware: Mapping[str, Any], parallel: Mapping[str, Any], tp: int, pp: int, cp: int, assumed: list[str]
 ) -> int:
     """dp as stated, or what the GPUs leave; both must agree."""
-    gpus, dp = _whole(hardware, "gpus", optional=True), _whole(parallel, "dp", optional=True)
+    gpus, dp = whole(hardware, "gpus", optional=True), whole(parallel, "dp", optional=True)
     if dp is None:
-        gpus = _need(gpus, "parallel.dp or hardware.gpus")
+        gpus = need(gpus, "parallel.dp or hardware.gpus")
         if gpus % (tp * pp * cp):
             raise ValueError(f"tp={tp} x pp={pp} x cp={cp} do not divide {gpus} GPUs")
         dp = gpus // (tp * pp * cp)
@@ -308,7 +237,7 @@ def _replicas(
 
 
 def _microbatches(row: Mapping[str, Any], dp: int, micro: int, pp: int, assumed: list[str]) -> int:
-    batch = _whole(_part(row, "batch"), "global", optional=True)
+    batch = whole(part(row, "batch"), "global", optional=True)
     if batch is None:
         if pp > 1:
             raise ValueError("lacks batch.global, without which a pipeline's bubble is not known")
@@ -329,9 +258,9 @@ def _step_s(
 ) -> float | None:
     """The measured step: as published, else from tokens/s, else from FLOP/s by the row's own convention."""
     gpus = policy["dp"] * policy["tp"] * policy["pp"] * policy["cp"]
-    if step := _number(measured, "step_time_s"):
+    if step := number(measured, "step_time_s"):
         return step
-    if per_gpu := _number(measured, "tokens_per_s_per_gpu"):
+    if per_gpu := number(measured, "tokens_per_s_per_gpu"):
         return tokens / (per_gpu * gpus)
     said = str(row.get("flops_convention") or "").lower()
     repeated = RECOMPUTE[policy["recompute"]] == "full" and "recompute" in said
@@ -339,47 +268,9 @@ def _step_s(
     flops = tokens * training_flops(
         model, sequence=policy["sequence"], recompute="full" if repeated else "none", causal=causal
     )
-    if teraflops := _number(measured, "tflops_per_gpu"):
+    if teraflops := number(measured, "tflops_per_gpu"):
         return flops / (teraflops * 1e12 * gpus)
-    if (share := _number(measured, "mfu")) and "hfu adds" in said:
+    if (share := number(measured, "mfu")) and "hfu adds" in said:
         plain = tokens * training_flops(model, sequence=policy["sequence"])
         return plain / (share / 100 * float(machine.bf16_flops_per_s) * gpus)
     return None
-
-
-def _part(row: Mapping[str, Any], key: str, *, optional: bool = False) -> Mapping[str, Any]:
-    """An object within the row."""
-    found = row.get(key)
-    if isinstance(found, Mapping):
-        return found
-    if found is None and optional:
-        return {}
-    raise ValueError(f"lacks {key}" if found is None else f"{key} is not an object of fields")
-
-
-def _whole(part: Mapping[str, Any], key: str, *, optional: bool = False) -> int | None:
-    """A positive whole number, or None if it is not there."""
-    found = part.get(key)
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or found != int(found):
-        raise ValueError(f"{key}={found!r} is not a whole number")
-    if found < 1 and not (optional and found == 0):
-        raise ValueError(f"{key}={found!r} is not positive")
-    return int(found) or None
-
-
-def _number(part: Mapping[str, Any], key: str) -> float | None:
-    """A positive number, or None if it is not there."""
-    found = part.get(key)
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or found <= 0:
-        raise ValueError(f"measured {key}={found!r} is not a positive number")
-    return float(found)
-
-
-def _need(found: int | None, name: str) -> int:
-    if found is None:
-        raise ValueError(f"lacks {name}")
-    return found

@@ -6,6 +6,7 @@ Nothing is downloaded, and no code of the folder is run. `transformers` is impor
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
-from course_lib.models.families import check_family, config_of
+from course_lib.models.families import check_family, config_of, is_known
 from course_lib.models.logits import Logits
+from course_lib.models.made import made_config, missing_sizes
 from course_lib.parallel.table.meta import parameters_on_meta
 
 _CONFIG = "config.json"
@@ -42,11 +44,34 @@ class Pretrained:
             self._refuse("its weights are in .bin alone", "save it once more by `save_pretrained`, as safetensors")
 
     def shape(self) -> ModelConfig:
-        """Its shape, under the folder's name.
+        """Its shape, under the folder's name: by formula if its family is known, else from the model made on meta.
 
-        Raises: ValueError as `families.config_of`.
+        Raises: ValueError as `families.config_of`, or `made.made_config`.
         """
-        return config_of(self._theirs)
+        if not is_known(self._theirs.model_type):
+            return made_config(self._theirs, self._on_meta())
+        try:
+            return config_of(self._theirs)
+        except ValueError:  # a setting that our shape cannot say, or one that nobody can
+            try:
+                return made_config(self._theirs, self._on_meta())
+            except ValueError:
+                pass
+            raise
+
+    def _on_meta(self) -> nn.Module:
+        """The model in no memory at all, buffers included."""
+        import transformers
+
+        try:
+            with torch.device("meta"):
+                found: nn.Module = transformers.AutoModelForCausalLM.from_config(self._theirs)
+        except Exception as error:  # whatever its code stumbles over in a configuration that it has taken
+            unsaid = re.findall(r"no attribute '(\w+)'", str(error))
+            open_sizes = ", ".join([*missing_sizes(self._theirs), *unsaid])
+            way_out = f"give config.json {open_sizes}" if open_sizes else "mend the value"
+            self._refuse(f"transformers builds no model of its {_CONFIG} ({_first_line(error)})", way_out)
+        return found
 
     def model(self, dtype: torch.dtype, device: torch.device) -> Logits:
         """The model of `transformers`, its buffers on `device`, its parameters on meta.
@@ -114,9 +139,11 @@ class Pretrained:
             family = dict(json.loads(path.read_text(encoding="utf-8"))).get("model_type")
         except (ValueError, TypeError):
             self._refuse(f"its {_CONFIG} is no table of names and values", "copy it once more")
-        check_family(family)
         import transformers
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+        if family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            check_family(family)
         try:
             theirs = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
         except Exception as error:  # checked field by field, each kind of mistake with an error of its own

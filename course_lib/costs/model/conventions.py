@@ -6,14 +6,11 @@ They all describe training with Adam; what differs is the number format, and wha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 from course_lib.errors import four_parts
 
-Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
-Optimizer = Literal["adamw", "adamw_8bit", "sgd"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "none": 0}
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+OPTIMIZERS = ("adamw", "adamw_8bit", "sgd")
 BLOCK = 256  # moments of 8 bits that share one scale in fp32
 
 

@@ -9,7 +9,7 @@ from math import ceil, prod
 from typing import Literal, get_args
 
 from course_lib.config import ModelConfig
-from course_lib.config.model import Bias
+from course_lib.config.model import Bias, MadeWeight
 
 Part = Literal["embedding", "positions", "attention", "ffn", "router", "norm", "head"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -52,6 +52,8 @@ class Weight:
 def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """The tensors of one decoder layer; of the last one, where the first layers are dense."""
     _, config = config.layer_kinds[-1]
+    if config.made is not None:
+        return _made(config.made.layers[-1].weights)
     H = config.hidden_size
     return (
         *_norm("norm", config, config.norms_per_layer),
@@ -66,6 +68,8 @@ def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
 @cache
 def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """The tensors outside the layers: embedding, learned positions, last norm, and the head unless it is tied."""
+    if config.made is not None:
+        return _made(config.made.outer)
     table = (config.vocab_size, config.hidden_size)
     return (
         Weight(name="embedding", part="embedding", shape=table, split=0),
@@ -107,6 +111,11 @@ def parameters_by_part(config: ModelConfig) -> dict[Part, int]:
         for weight in weights:
             counts[weight.part] += count * weight.parameters
     return {part: count for part, count in counts.items() if count}
+
+
+def _made(weights: Iterable[MadeWeight]) -> tuple[Weight, ...]:
+    """As they were read from a model."""
+    return tuple(Weight(**one._asdict()) for one in weights)
 
 
 def _sum(weights: Iterable[Weight]) -> int:

@@ -131,8 +131,8 @@ def fullest_parameters(
 
 
 def layers_of_stage(model: ModelConfig, pp: int, stage: int) -> tuple[tuple[int, ModelConfig], ...]:
-    """The layers of a pipeline stage as `ModelConfig.layer_kinds` gives those of the model; see `stage_sizes`."""
-    sizes, begin, found = stage_sizes(model.n_layers, pp), 0, []
+    """The layers of a pipeline stage as `ModelConfig.layer_kinds` gives those of the model; see `_stage_sizes`."""
+    sizes, begin, found = _stage_sizes(model.n_layers, pp), 0, []
     start = sum(sizes[:stage])
     for count, kind in model.layer_kinds:
         here = min(begin + count, start + sizes[stage]) - max(begin, start)
@@ -141,7 +141,7 @@ def layers_of_stage(model: ModelConfig, pp: int, stage: int) -> tuple[tuple[int,
     return tuple(found)
 
 
-def stage_sizes(n_layers: int, pp: int) -> tuple[int, ...]:
+def _stage_sizes(n_layers: int, pp: int) -> tuple[int, ...]:
     """Layers of each stage: equally many; else one less at both ends, if embedding and head then count as a layer each.
 
     Where that does not divide either, the first stages have one more.

@@ -73,8 +73,8 @@ def in_flight(p: Spread, stage: Any) -> Any:
     """Micro-batches whose activations a stage holds at once; `costs.pipeline_in_flight`, with what ZB-H1 owes."""
     ranks, m, v = p.pp, p.n_microbatches, p.stages_per_rank
     turns = least(2 * (ranks - stage - 1) + (v - 1) * ranks + 1, v * m) / v
-    plain = least(chosen(p.schedule == _ZB, most(ranks - stage, stage + 1), ranks - stage), m)
-    return chosen(p.schedule == _GPIPE, m, chosen(p.schedule == _INTERLEAVED, turns, plain))
+    plain = least(_chosen(p.schedule == _ZB, most(ranks - stage, stage + 1), ranks - stage), m)
+    return _chosen(p.schedule == _GPIPE, m, _chosen(p.schedule == _INTERLEAVED, turns, plain))
 
 
 def assembled(job: Job, p: Spread, n: Pieces, stage: Any) -> GpuMemory:
@@ -83,12 +83,12 @@ def assembled(job: Job, p: Spread, n: Pieces, stage: Any) -> GpuMemory:
 
     def lasting(from_stage: int) -> Any:
         cut = zero >= from_stage
-        return up(n.shared, chosen(cut, p.shards, 1)) + up(n.experts, chosen(cut, p.expert_shards, 1))
+        return up(n.shared, _chosen(cut, p.shards, 1)) + up(n.experts, _chosen(cut, p.expert_shards, 1))
 
     gathered = job.gathered_units * job.itemsize * n.unit
     if job.software.is_torch and job.beside:
-        gathered = chosen(p.pp > 1, _PIPELINED * (n.shared + n.experts), gathered)
-    at_home = (not away) * chosen(p.offload, 0, 1)
+        gathered = _chosen(p.pp > 1, _PIPELINED * (n.shared + n.experts), gathered)
+    at_home = (not away) * _chosen(p.offload, 0, 1)
     parts = {
         "weights": (not away) * states.weights * lasting(3),
         "gradients": (not away) * states.gradients * lasting(2),
@@ -110,7 +110,7 @@ def _activations(p: Spread, n: Pieces, stage: Any) -> Any:
     share = sum((p.recompute == code) * _KEPT[name] for code, name in enumerate(RECOMPUTE))
     everything = n.layers - n.scores * (p.recompute == RECOMPUTE.index("attention"))
     kept = n.inputs + share * (everything - n.inputs)
-    return kept * in_flight(p, stage) + chosen(share < 1, n.largest, 0)
+    return kept * in_flight(p, stage) + _chosen(share < 1, n.largest, 0)
 
 
 def up(numbers: Any, parts: Any) -> Any:
@@ -118,19 +118,19 @@ def up(numbers: Any, parts: Any) -> Any:
     return -(-numbers // parts)
 
 
-def chosen(condition: Any, yes: Any, no: Any) -> Any:
+def _chosen(condition: Any, yes: Any, no: Any) -> Any:
     """One of two, for each job."""
     return no + (yes - no) * condition
 
 
 def least(one: Any, other: Any) -> Any:
     """The smaller, for each job."""
-    return chosen(one < other, one, other)
+    return _chosen(one < other, one, other)
 
 
 def most(one: Any, other: Any) -> Any:
     """The larger, for each job."""
-    return chosen(one > other, one, other)
+    return _chosen(one > other, one, other)
 
 
 def fullest(stages: list[GpuMemory]) -> GpuMemory:
@@ -138,5 +138,5 @@ def fullest(stages: list[GpuMemory]) -> GpuMemory:
     first, *others = stages
     for other in others:
         more = other.total > first.total
-        first = GpuMemory(**{n: chosen(more, getattr(other, n), getattr(first, n)) for n in CATEGORIES})
+        first = GpuMemory(**{n: _chosen(more, getattr(other, n), getattr(first, n)) for n in CATEGORIES})
     return first

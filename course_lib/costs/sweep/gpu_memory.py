@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import overload
 
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece
@@ -54,19 +53,6 @@ class Work:
             raise ValueError(four_parts("Work", values, rule, "choose 'none' or 'full'"))
 
 
-@overload
-def gpu_memory(job: Job, /, *, stage: int | None = None) -> GpuMemory: ...
-@overload
-def gpu_memory(
-    job: ModelConfig,
-    parallel: ParallelConfig,
-    work: Work,
-    convention: Convention,
-    /,
-    *,
-    stage: int | None = 0,
-    whole: Set[Piece] = CUT_IN_ALL,
-) -> GpuMemory: ...
 def gpu_memory(
     job: Job | ModelConfig,
     parallel: ParallelConfig | None = None,
@@ -80,7 +66,7 @@ def gpu_memory(
     """Bytes of a job's fullest GPU, or of those of one pipeline stage.
 
     The four things that lessons introduce one after the other are short for the job that they make: tensors alone,
-    by formula, on the first stage (`tensors_alone`).
+    by formula, on the first stage (`_tensors_alone`).
     Activations are exact for a gated block without experts, the Explorer's for experts, and for all others
     Korthikanti's without scores, which are a GPT's; the published ones count 16 bits, and scale with the numbers.
     Raises: ValueError if model, sequence or stage do not fit the degrees.
@@ -88,7 +74,7 @@ def gpu_memory(
     if isinstance(job, ModelConfig):
         assert parallel is not None and work is not None and convention is not None, "give all four, or a Job"
         parallel.check(job, sequence=work.sequence, whole=whole)
-        job, stage = tensors_alone(job, parallel, work, convention, whole=whole), stage or 0
+        job, stage = _tensors_alone(job, parallel, work, convention, whole=whole), stage or 0
     pp = job.parallel.pp
     if stage is not None and stage not in range(pp):
         values, rule = f"stage={stage}, pp={pp}", "stages count from 0"
@@ -101,7 +87,7 @@ def gpu_memory(
     return GpuMemory(**{name: int(getattr(found, name)) for name in CATEGORIES})
 
 
-def tensors_alone(
+def _tensors_alone(
     model: ModelConfig,
     parallel: ParallelConfig,
     work: Work,

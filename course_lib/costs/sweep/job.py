@@ -14,12 +14,12 @@ from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec, load_cluster
 
-Again = Literal["none", "attention", "operators", "half", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
-Offload = Literal["none", "optimizer", "all"]
-RECOMPUTE: tuple[Again, ...] = get_args(Again)
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-OFFLOAD: tuple[Offload, ...] = get_args(Offload)
+_Again = Literal["none", "attention", "operators", "half", "full"]
+_Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
+_Offload = Literal["none", "optimizer", "all"]
+RECOMPUTE: tuple[_Again, ...] = get_args(_Again)
+SCHEDULES: tuple[_Schedule, ...] = get_args(_Schedule)
+OFFLOAD: tuple[_Offload, ...] = get_args(_Offload)
 FORMATS = {"bf16": 2, "fp32": 4, "fp64": 8}  # that one computes in
 _CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 

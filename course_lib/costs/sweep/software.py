@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 from course_lib.errors import four_parts
 
-Kind = Literal["eager", "compiled", "megatron", "legacy"]  # legacy: Megatron-LM before flash attention
-Kernel = Literal["flash1", "flash2", "cudnn", "scores"]  # scores: attention that writes its scores to memory
-KINDS: tuple[Kind, ...] = get_args(Kind)
-KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+_Kind = Literal["eager", "compiled", "megatron", "legacy"]  # legacy: Megatron-LM before flash attention
+_Kernel = Literal["flash1", "flash2", "cudnn", "scores"]  # scores: attention that writes its scores to memory
+KINDS: tuple[_Kind, ...] = get_args(_Kind)
+KERNELS: tuple[_Kernel, ...] = get_args(_Kernel)
 _LOGIT_BYTES = {"eager": 12, "compiled": 12, "megatron": 8, "legacy": 8}  # bf16 and fp32 logits, their gradients
 _FUSED_LOGIT_BYTES = 6  # of a loss in one kernel
 
