@@ -63,7 +63,8 @@ def _assumed(config: PlanConfig) -> str:
     """What nobody gave; recompute and schedules are looked for, and sequences are shared where tp > 1."""
     shared = ParallelConfig(tp=2, sequence_parallel=True in config.space.sequence_parallel)
     one = replace(config.job, parallel=shared)
-    return assumed_line(one, config.job.cluster.device, {*config.given, "recompute", "schedule"})
+    line = assumed_line(one, config.job.cluster.device, {*config.given, "recompute", "schedule"})
+    return f"{line}; a plan leaves {config.job.reserve:.0%} of it free"
 
 
 def _rejections(found: Found) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_lib.config import ModelConfig, load_model
 from course_lib.config.model import LatentAttention
-from course_lib.sim.fields import need, part, whole
+from course_lib.sim.row_fields import need, part, whole
 from course_lib.split import divisors
 
 _HEAD = 128  # about the size of a head, where a row does not say how many there are

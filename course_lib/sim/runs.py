@@ -14,11 +14,11 @@ from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.assumptions import job_fields
 from course_lib.costs.sweep.job import Job
 from course_lib.costs.sweep.software import Software
-from course_lib.sim.fields import need, number, part, whole
 from course_lib.sim.gpus import machine_called
 from course_lib.sim.machine import Machine
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.sim.row_fields import need, number, part, whole
 from course_lib.sim.row_model import model_of
 from course_lib.sim.stacks import Words, words_of
 from course_lib.units import GB, GiB, MiB

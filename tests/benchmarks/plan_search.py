@@ -43,7 +43,7 @@ def plain(job: Job) -> list[tuple[float, str]]:
     found = []
     for one in legal(job):
         said = simulate(job, one)
-        if said.fits[0]:
+        if said.memory.total[0] <= job.room_bytes:
             found.append((float(said.step_s[0]), policy_name(one, 0)))
     return sorted(found)
 

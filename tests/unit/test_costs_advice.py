@@ -148,7 +148,7 @@ def test_the_fewest_flags_come_first_then_the_longest_sequence():
     one = TIGHT["one flag"]
     longer = one.spread(one.job.parallel, sequence=1984)
     assert memory_of(longer).total > H100
-    assert [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["more ranks"], H100)] == ["dp=1 tp=2"]
+    assert [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["more ranks"], H100)] == ["dp=1 tp=2 recompute=true"]
 
 
 def test_where_nothing_helps_there_is_no_way():
