@@ -10,6 +10,7 @@ from typing import Any
 
 from course_lib.cli.commands import PREDICT
 from course_lib.cli.compose import parse_overrides, path_given, refuse
+from course_lib.cli.model_given import model_folder, shape_given
 from course_lib.cli.settings import names
 from course_lib.sim.predict import COLUMNS, factor_of, predict_rows
 from course_lib.sim.published import measured_runs, read_rows
@@ -27,13 +28,22 @@ def predict_command(overrides: Sequence[str]) -> int:
     for key, example in (("runs", "runs=FILE.json"), ("out", "out=FILE.csv")):
         if key not in asked:
             refuse(_COMMAND, f"without {key}", "runs are read from a file and predictions written to one", example)
-    rows = read_rows(path_given(_COMMAND, "runs", asked["runs"]), _COMMAND)
+    rows = [*map(_with_shape, read_rows(path_given(_COMMAND, "runs", asked["runs"]), _COMMAND))]
     factor = _own_factor(path_given(_COMMAND, "calibrate", asked["calibrate"])) if "calibrate" in asked else 1.0
     records = predict_rows(rows, factor=factor)
     _write(path_given(_COMMAND, "out", asked["out"]), records)
     print(*_summary(records), sep="\n")
     print(f"written: {asked['out']}")
     return 0
+
+
+def _with_shape(row: Any) -> Any:
+    """The row, with the shape of a folder of Hugging Face if its model is one; torch is loaded for such rows alone."""
+    if not isinstance(row, Mapping) or not isinstance(given := row.get("model"), Mapping) or "folder" not in given:
+        return row
+    name = str(given["folder"])
+    folder = model_folder(_COMMAND, name, ())
+    return {**row, "model": {"shape": shape_given(folder, {})} if folder is not None else {"preset": name}}
 
 
 def _own_factor(path: Path) -> float:

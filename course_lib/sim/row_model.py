@@ -20,6 +20,8 @@ def model_of(given: Mapping[str, Any], sequence: int, assumed: list[str]) -> Mod
     """
     if "mamba" in str(given.get("name") or "").lower():
         raise ValueError("a hybrid with Mamba layers: there is no formula for them")
+    if isinstance(shape := given.get("shape"), ModelConfig):  # whoever reads a folder puts it here
+        return shape
     if name := given.get("preset"):
         return load_model(str(name))
     hidden, layers = (need(whole(given, key), f"model.{key}") for key in ("hidden", "layers"))

@@ -123,7 +123,7 @@ def test_a_sweep_takes_a_folder_as_plan_and_doctor_do(tmp_path, capsys):
     (tmp_path / "theirs").mkdir()
     transformers.LlamaConfig(**SIZES, vocab_size=256).save_pretrained(tmp_path / "theirs")
     assert main(["sweep", "model=theirs", "gpus=8", "pp=1", "cp=1", "out=rows.csv"]) == 0
-    assert capsys.readouterr().out.startswith("theirs: convention fp32, ")
+    assert capsys.readouterr().out.startswith("theirs: convention megatron, ")
     assert "model: {folder: theirs}" in (tmp_path / "rows.yaml").read_text()
     assert main(["sweep", "model=theirs", "model.n_layers=3"]) == 2
     assert "the folder says its model's shape; leave it out" in capsys.readouterr().err

@@ -51,9 +51,7 @@ class Job:
     logit_bytes: int | None = None  # of each logit in the loss; None: as the software does
     gathered_units: int = 2  # that ZeRO-3 has whole at a time: this one and the next
     beside: bool = True  # count what no formula has: context, buffers, fragments
-    reserve: float = (
-        0.06  # of a GPU's memory, that a plan leaves free: at the edge llm-foundry's runs are a third slower
-    )
+    reserve: float = 0.06  # of a GPU, that a plan leaves free: llm-foundry's runs at the edge are a third slower
     whole: Set[Piece] = CUT_IN_ALL  # what no rank along tp has less of than all
 
     def __post_init__(self) -> None:
