@@ -67,7 +67,7 @@ whole_layers = {
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. **Recomputation**, or activation checkpointing, would help: throw activations away, and compute them once more in backward, a piece of the sequence at a time. But that makes one sequence slower, and it is slow enough. And if attention went to one GPU and feed-forward to the next, one would always wait for the other.
+# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. **Recomputation**, or activation checkpointing, would help: throw activations away, and compute them once more in backward, a piece of the sequence at a time. But that makes one sequence slower, and it is slow enough.
 #
 # So let several GPUs work on the same layer and the same sequence **at the same time**, and share its matrices. Then memory and time shrink together.
 
@@ -182,7 +182,7 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 #
 # After the first matrix of the **first** attempt rank 0 had two finished hidden numbers, and with these it can go on alone. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
 #
-# With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers for each sample in the first attempt, 200 of the middle and 1 of the end, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
+# With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers for each sample in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
 # **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. Take one token and two ranks. How many times as many numbers does a rank send in the first attempt as in the third?
 
@@ -213,8 +213,6 @@ viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by i
 # > **To keep.** Cut first by outputs, then by inputs: nothing travels in the wide middle, and one sum brings the pair's result.
 #
 # ## On real ranks
-#
-# Find the one line in which two processes talk.
 
 # %%
 # %%ranks 2 --push model,inputs,right
@@ -420,6 +418,8 @@ predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_
 #
 # </details>
 #
+# ### How many bytes is that?
+#
 # Each carries the activations, and you know what a ring sends of a tensor.
 #
 # **Predict.** Our small Llama reads 3 sequences of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
@@ -502,21 +502,6 @@ print(
     "each sum: one and a half times its bytes over the wire, "
     f"and six latencies of {1e6 * INFINIBAND.alpha_s:.0f} µs"
 )
-for (
-    name,
-    link,
-) in links.items():  # by formula: all layers, each sum hidden behind the other half of the batch
-    sum_s = 1.5 * 2048 * 4096 * 2 / link.bandwidth_bytes_per_s
-    halves_of_batch = costs.tensor_overlap(
-        LLAMA_3_1_8B.n_layers * [seconds / 4 for seconds in blocks_s],
-        LLAMA_3_1_8B.n_layers * [sum_s, sum_s],
-        latency_s=6 * link.alpha_s,
-    )
-    rate, overlapped = (
-        4 * halves_of_batch.compute_s / s
-        for s in (halves_of_batch.in_turn_s, halves_of_batch.overlapped_s)
-    )
-    print(f"{name:26} {rate:.2f} times as fast in turn, {overlapped:.2f} times in two half-batches")
 sums = ("sum after attention", "sum after feed-forward")
 subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; line: finished"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
@@ -528,9 +513,7 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 #
 # Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses these six of its 18 links: 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens several rings at once, along different links, and so uses all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> of a GPU: 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
 #
-# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so in our schedule it has to wait. But the two halves of a batch need not wait for each other. While the sum of one half travels, the GPU computes the other half, and our four GPUs become at best 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast by formula. At best, because the formula lets half of a batch compute as efficiently as a whole one, and sending cost the GPU nothing. This is **Domino**'s schedule. PyTorch's **async TP** cuts a single product and its sum into chunks instead, so it works with one sequence, too.
-#
-# It is no cure for a slow wire: over InfiniBand it brings 1.68<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (1 * INFINIBAND.bandwidth_bytes_per_s)], latency_s=6 * INFINIBAND.alpha_s)) --> times, because there is more to hide than to compute.
+# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so in our schedule it has to wait. *Going deeper* has two others.
 #
 # </details>
 #
@@ -542,8 +525,6 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 # A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping. In run A each rank adds the bias of a row-parallel matrix **before** the sum, so that it counts twice. B and C may have a bug or none. Would you trust them?
 #
 # **Predict.** The ladder's first rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after three steps. All biases are born as 0. On which rung does A fall?
-#
-# Decide about B and C, too, before you run the second cell.
 
 # %% varies="forty steps of rounding differ between processors"
 GPT = replace(
@@ -607,8 +588,6 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 # B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with. So prove the same code on a small model, of two layers, before the large one starts.
 #
 # </details>
-#
-# Why clipping carries C's bug everywhere stands under *Going deeper*.
 #
 # > **To keep.** A curve that drifts may be sound, and one that agrees may be wrong. Only the ladder says where a bug sits.
 
@@ -680,7 +659,7 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of
 #
 # ## The file behind this lesson
 #
-# [`course_lib/parallel/tensors/layers.py`](../course_lib/parallel/tensors/layers.py), about 110 lines, has the two layers of this page, and the table of words that is cut like them. You know $xW^T$ on a part of the features. What it adds is where ranks talk: a column-parallel layer *enters*, a row-parallel one *leaves*, and between the two nobody needs anybody. The bias is added after the sum, or it would be there once for each rank.
+# [`course_lib/parallel/tensors/layers.py`](../course_lib/parallel/tensors/layers.py), about 110 lines, has the two layers of this page, and the table of words that is cut like them. You know $xW^T$ on a part of the features. What it adds is where ranks talk: a column-parallel layer *enters*, a row-parallel one *leaves*, and between the two nobody needs anybody.
 #
 # ## What still hurts
 #
@@ -712,7 +691,32 @@ score()
 # # Going deeper
 #
 # Each part below stands alone, and you can skip all of them.
+
+# %% [markdown]
+# ## Hide the sums of forward
 #
+# In forward each block reads the sum of the one before. But the two halves of a batch need not wait for each other. While the sum of one half travels, the GPU can compute the other half.
+
+# %%
+for name, link in links.items():  # by formula: all layers
+    sum_s = 1.5 * 2048 * 4096 * 2 / link.bandwidth_bytes_per_s
+    halves_of_batch = costs.tensor_overlap(
+        LLAMA_3_1_8B.n_layers * [seconds / 4 for seconds in blocks_s],
+        LLAMA_3_1_8B.n_layers * [sum_s, sum_s],
+        latency_s=6 * link.alpha_s,
+    )
+    rate, overlapped = (
+        4 * halves_of_batch.compute_s / s
+        for s in (halves_of_batch.in_turn_s, halves_of_batch.overlapped_s)
+    )
+    print(f"{name:26} {rate:.2f} times as fast in turn, {overlapped:.2f} times in two half-batches")
+
+# %% [markdown]
+# With all links our four GPUs become 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. At best, because the formula lets half of a batch compute as efficiently as a whole one, and lets sending cost the GPU nothing. This is **Domino**'s schedule. PyTorch's **async TP** cuts a single product and its sum into chunks instead, so it works with one sequence, too.
+#
+# It is no cure for a slow wire. Over InfiniBand it brings 1.68<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (1 * INFINIBAND.bandwidth_bytes_per_s)], latency_s=6 * INFINIBAND.alpha_s)) --> times, because there is more to hide than to compute.
+
+# %% [markdown]
 # ## The loss, without ever seeing the logits: vocabulary-parallel
 #
 # Llama's output head makes 128,256 logits for each token, and it is cut by outputs. Each rank has some of these logits. For 8192 tokens, gathering them would bring 2.1 GB<!-- =128256 * 8192 * 2 / GB --> to every GPU. Is that needed?

@@ -468,14 +468,12 @@ def accumulated(stage):
 
 
 for stage in (1, 2):
-    print(
-        f"ZeRO-{stage}, two micro-batches: {run_ranks(accumulated, 4, stage, timeout=55)[0] / 2**20:.1f} MiB"
-    )
+    peak = run_ranks(accumulated, 4, stage, timeout=55)[0] / 2**20
+    print(f"ZeRO-{stage}, two micro-batches: {peak:.1f} MiB")
 
 # %% [markdown]
 # > **To keep.** A peak is a moment: sharing out lowers it only by what is alive then.
-
-# %% [markdown]
+#
 # ## In PyTorch alone
 #
 # PyTorch needs four lines:

@@ -71,7 +71,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, of a fused attention kernel, which keeps no scores. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
-# Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward. By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
+# Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward (**selective**, of only what is cheap and large, with a part of one). By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
 
 # %% [markdown]
 # You will be able to
@@ -215,9 +215,7 @@ for way, (cluster, *degrees) in ways.items():
 #
 # Compare A and B. They send the same bytes, but in B both groups leave each node and share its cards. That makes the messages about 12<!-- =(10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=2) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) / (10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) --> times as dear, and that is why our mesh is `("dp", "tp")`. In C one ring has both cards, but each GPU has less to compute meanwhile. So `tp` stays within its domain.
 #
-# D is the surprise: inside a node, and yet the messages take most of the time that computing takes, because the GPU is three times as fast and the wire far slower. On eight H100s of one node D would be at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->. In between lie H800s, H100s with less than half of the NVLink: 39 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) --> with all ten messages exposed, 23 %<!-- =100 * 6 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) --> if four of them hide in backward. DeepSeek trained its V3 on H800s, and did without tensor parallelism.
-#
-# There is a third cure between the two, **selective recomputation**: compute again only what is cheap and large.
+# D is the surprise: inside a node, and yet the messages take most of the time that computing takes, because the GPU is three times as fast and the wire far slower. On H100s of one node D would be at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->; on H800s, with less than half of their NVLink, at 39 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) -->, or 23 %<!-- =100 * 6 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) --> if four messages hide in backward. DeepSeek trained V3 on H800s without tensor parallelism.
 #
 # </details>
 #
@@ -225,7 +223,7 @@ for way, (cluster, *degrees) in ways.items():
 #
 # ## Run it
 #
-# Before anybody trusts eight GPUs to it, try it small. Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
+# Try it small. Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
 
 # %%
 SMALL = ModelConfig(
@@ -269,7 +267,7 @@ print("one device:", *(f"{alone.step(text.batch(step)):.5f}" for step in range(3
 print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 
 # %% [markdown]
-# The losses agree. Should that satisfy you? You have seen bugs hide under curves that looked right. Here there is one more reason to doubt, because two techniques work on the same weights without knowing of each other.
+# The losses agree. But bugs can hide under such curves, and here two techniques work on the same weights without knowing of each other.
 #
 # ## Prove it, in four ways
 #
@@ -331,8 +329,6 @@ report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# All seven rungs hold, even the third, the norm.
-#
 # > **To keep.** On two axes each number has to count exactly once in the norm, wherever it lies and however often.
 #
 # ### 4 · What rounding explains
@@ -375,8 +371,6 @@ viz.plot_rounding(runs, sound=SOUND)
 # </details>
 #
 # > **To keep.** How much may rounding explain? As much as it changes one device. What is further off is a bug.
-#
-# *Going deeper* has a fifth proof: would the model still say the same words?
 #
 # ## Measure: what is in memory
 #
@@ -553,7 +547,7 @@ except NotEqual as error:
 #
 # It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
+# Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
 #
 # </details>
 #
@@ -596,7 +590,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# By the bar it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
+# By the bar it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice: first inside attention and feed-forward, then also between them.
 #
 # And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays, too: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often. Four GPUs read a sequence about four times as fast as one, so the **throughput**, in tokens per second, suffers only a little.
 #
