@@ -59,7 +59,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # - write it in plain PyTorch, as a script.
 # - find a mistake that a test with a tolerance lets pass.
 #
-# *Fifty-five minutes; the exercises take three hours.*
+# *One hour; the exercises take three.*
 #
 # <details><summary>Before you start</summary>You need lesson 00; what we take from lesson 01 is said again. Everything here ran on CPUs, nothing on a GPU or a cluster.</details>
 

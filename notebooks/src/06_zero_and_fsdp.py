@@ -82,7 +82,7 @@ viz.plot_states(
 # - follow the weights of one layer as they come and go.
 # - find bugs in a training in which no rank has all the numbers.
 #
-# *55 minutes; the exercises come on top.*
+# *One hour; the exercises come on top.*
 #
 # <details><summary>Before you start</summary>You need reduce-scatter and all-gather from lesson 02, and data parallelism and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 
