@@ -72,7 +72,9 @@ def gpu_memory(
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
     if isinstance(job, ModelConfig):
-        assert parallel is not None and work is not None and convention is not None, "give all four, or a Job"
+        if parallel is None or work is None or convention is None:
+            rule = "a model alone is no job"
+            raise ValueError(four_parts("gpu_memory", job.name, rule, "give degrees, work and convention, or a Job"))
         parallel.check(job, sequence=work.sequence, whole=whole)
         job, stage = _tensors_alone(job, parallel, work, convention, whole=whole), stage or 0
     pp = job.parallel.pp

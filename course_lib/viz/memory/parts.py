@@ -13,4 +13,5 @@ MEMORY_PARTS = {  # field of GpuMemory -> name, colour
     "gathered": ("gathered weights", style.COMMUNICATION),
     "activations": ("activations", style.COMPUTE["forward"]),
     "head": ("head and loss", HEAD),
+    "other": ("context and buffers", style.OTHER_COMPUTE),
 }
