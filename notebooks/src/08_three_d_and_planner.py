@@ -284,7 +284,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left 
 # </details>
 
 # %% [markdown]
-# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 19 to 37. If eight ranks recomputed half, as sixteen do, activations would stay at 35: twice the layers, half the sequences. With five for other memory that makes 77. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
+# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 18 to 36. If eight ranks recomputed half, as sixteen do, activations would stay at 35: twice the layers, half the sequences. With five for other memory that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
 #
 # So eight ranks must recompute *all* layers, and keep hardly any activations. Compare the first two columns: `recompute` costs a little more than `bubble` saves, and twice the gradients take longer along `dp`.
 #
@@ -369,7 +369,7 @@ viz.plot_policy_front(found, named=named)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Start at the fastest layout, lower right, and walk left along the line. At first room is almost free. With half of the memory a step takes only a few percent longer: pipelines are twice as long, but a quarter of the replicas gives each four times the micro-batches. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is recomputed, and the host is busy with hundreds of small pieces.
+# Start at the fastest layout, lower right, and walk left along the line. At first room is almost free. With half of the memory a step takes only a few percent longer: pipelines are twice as long, but a quarter of the replicas gives each four times the micro-batches. Then the line climbs. A seventh of the memory makes a step 1.4 times as long, because everything is recomputed, and the host is busy with hundreds of small pieces.
 #
 # Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where it lies here.
 #
