@@ -113,7 +113,7 @@ def _sign(notebooks: Iterable[Path]) -> None:
 
 
 def files_for_learners(course: Path) -> Iterator[tuple[str, str]]:
-    """The name, relative to `work`, and the text of all that learners get: contents, notebooks, take-home scripts."""
+    """The name, relative to `work`, and the text of all that learners get: contents, notebooks, scripts."""
     if (course / PUBLISHED_CONTENTS).exists():
         yield CONTENTS, for_work((course / PUBLISHED_CONTENTS).read_text(encoding="utf-8"))
     found = [path for folder in SOURCES for path in sorted((course / folder).rglob("*.ipynb"))]
