@@ -1,59 +1,98 @@
-"""Data parallelism of lesson 03 in PyTorch alone, EPOCHS=4 unless you say so: torchrun --nproc-per-node 4 03_ddp.py"""
+"""Data parallelism (lesson 03): torchrun --nproc-per-node 4 03_ddp.py [TEXT]"""
 
 import os
+import sys
 from contextlib import nullcontext
-from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+WIDTH, HEADS, LAYERS, BYTES = 64, 4, 4, 256  # a token is a byte of the text
+BATCH, MICRO_BATCHES, LENGTH, STEPS, RATE = 16, 4, 32, 20, 3e-3
+
+
+class Block(nn.Module):
+    """Attention and feed-forward of a Llama, as the lessons draw them; positions are told by rotation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        read = self.norm1(x)
+        q, k, v = (by_heads(linear(read)) for linear in (self.q, self.k, self.v))  # each (B, heads, S, 16)
+        seen = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        x = x + self.o(seen.transpose(1, 2).flatten(2))
+        read = self.norm2(x)
+        return x + self.down(F.silu(self.gate(read)) * self.up(read))
+
+
+def by_heads(x: torch.Tensor) -> torch.Tensor:
+    """(B, S, width) -> (B, heads, S, 16): however many heads a rank has, each is as wide."""
+    return x.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: two halves of a head turn, by an angle that grows with the position."""
+    a, b = x.chunk(2, dim=-1)
+    positions, pairs = (torch.arange(length, device=x.device) for length in a.shape[-2:])
+    angle = positions[:, None] / 100 ** (pairs / len(pairs))
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def rows_of(step: int, tokens: torch.Tensor) -> torch.Tensor:
+    """The batch follows from the number of the step, so every process can make it."""
+    starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=torch.Generator().manual_seed(step))
+    return torch.stack([tokens[start : start + LENGTH + 1] for start in starts])
+
+
+def loss_of(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
 def main() -> None:
-    # Each process takes a GPU of its own if there are enough; a collective that waits five minutes ends the run.
+    # Each process takes a GPU of its own if there are enough, and computes on the CPU if not.
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else None
-    dist.init_process_group("nccl" if gpu else "gloo", device_id=device, timeout=timedelta(minutes=5))
-    rank, p = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    assert BATCH % (ranks * MICRO_BATCHES) == 0, "all micro-batches are equally long"
 
-    # All ranks have the same 96 rows, and the sampler deals them out; together the ranks take 16 at a time.
-    x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0)).to(device)
-    rows = TensorDataset(x, y := (x[:, 0] > x[:, 1]).long())
-    loader = DataLoader(rows, batch_size=16 // p, sampler=DistributedSampler(rows))
+    # The same seed gives the same weights in every process and in every stage of this script.
+    torch.manual_seed(0)
+    blocks = [Block() for _ in range(LAYERS)]
+    model = nn.Sequential(nn.Embedding(BYTES, WIDTH), *blocks, nn.RMSNorm(WIDTH), nn.Linear(WIDTH, BYTES))
+    model = DistributedDataParallel(model.to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    # Ranks draw different weights, but wrapping the model gives all of them rank 0's; each has its own optimizer.
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 2)).to(device))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
+    tokens = torch.tensor([*text.read_bytes()])
+    for step in range(STEPS):
+        rows = rows_of(step, tokens).to(device).chunk(ranks)[rank]
 
-    # If there is a checkpoint, every rank reads it and goes on after the last epoch that is in it.
-    weights, states, done = torch.load("checkpoint.pt", device) if os.path.exists("checkpoint.pt") else ({}, {}, 0)
-    if done:
-        model.module.load_state_dict(weights)
-        optimizer.load_state_dict(states)
+        # Gradient accumulation: only the last backward lets the ranks average their gradients.
+        total = torch.zeros((), device=device)
+        for number, part in enumerate(rows.chunk(MICRO_BATCHES), start=1):
+            with nullcontext() if number == MICRO_BATCHES else model.no_sync():
+                loss = loss_of(model(part[:, :-1]), part[:, 1:]) / MICRO_BATCHES
+                loss.backward()
+            total += loss.detach() / ranks
+        dist.all_reduce(total)
 
-    # Gradients of two micro-batches add up, and only the backward of the second lets the ranks average them.
-    for epoch in range(done, int(os.environ.get("EPOCHS", 4))):
-        loader.sampler.set_epoch(epoch)
-        for number, (inputs, targets) in enumerate(loader):
-            with nullcontext() if number % 2 else model.no_sync():
-                (nn.functional.cross_entropy(model(inputs), targets) / 2).backward()
-            if number % 2:
-                nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.5)
-                optimizer.step()
-                optimizer.zero_grad()
-        if rank == 0:  # all have the same; a file that is not complete yet has another name
-            torch.save((model.module.state_dict(), optimizer.state_dict(), epoch + 1), "new.pt")
-            os.replace("new.pt", "checkpoint.pt")
-
-    # The loss of all rows is the same number on all ranks, to the last bit; nobody leaves before all are done.
-    dist.all_gather_object(losses := [0.0] * p, nn.functional.cross_entropy(model.module(x), y).item())
-    if rank == 0:
-        print(f"{p} ranks {'agree' if len(set(losses)) == 1 else 'differ'}: a loss of {losses[0]:.4f}", flush=True)
-    dist.barrier()
-    os._exit(0)  # gloo's threads are still alive, and if one freed a tensor while Python ends, the process would abort
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if rank == 0:
+            print(f"step {step + 1}: loss {total:.4f}, gradients of length {norm:.4f}", flush=True)
+    dist.barrier()  # who left first would cut the connections of those who still work
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,52 +1,100 @@
-"""The pipeline of lesson 04 in PyTorch alone: torchrun --nproc-per-node 4 04_pipeline.py"""
+"""A pipeline (lesson 04): torchrun --nproc-per-node 4 04_pipeline.py [TEXT]"""
 
 import os
+import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn import functional as F
 
-LAYERS, WIDTH, ROWS, MICRO_BATCHES = 12, 5, 16, 8
+WIDTH, HEADS, LAYERS, BYTES = 64, 4, 4, 256  # a token is a byte of the text
+BATCH, MICRO_BATCHES, LENGTH, STEPS, RATE = 16, 4, 32, 20, 3e-3
+
+
+class Block(nn.Module):
+    """Attention and feed-forward of a Llama, as the lessons draw them; positions are told by rotation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        read = self.norm1(x)
+        q, k, v = (by_heads(linear(read)) for linear in (self.q, self.k, self.v))  # each (B, heads, S, 16)
+        seen = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        x = x + self.o(seen.transpose(1, 2).flatten(2))
+        read = self.norm2(x)
+        return x + self.down(F.silu(self.gate(read)) * self.up(read))
+
+
+def by_heads(x: torch.Tensor) -> torch.Tensor:
+    """(B, S, width) -> (B, heads, S, 16): however many heads a rank has, each is as wide."""
+    return x.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: two halves of a head turn, by an angle that grows with the position."""
+    a, b = x.chunk(2, dim=-1)
+    positions, pairs = (torch.arange(length, device=x.device) for length in a.shape[-2:])
+    angle = positions[:, None] / 100 ** (pairs / len(pairs))
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def rows_of(step: int, tokens: torch.Tensor) -> torch.Tensor:
+    """The batch follows from the number of the step, so every process can make it."""
+    starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=torch.Generator().manual_seed(step))
+    return torch.stack([tokens[start : start + LENGTH + 1] for start in starts])
+
+
+def loss_of(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
 def main() -> None:
-    # Each process takes a GPU of its own if the machine has enough of them, and computes on the CPU if not.
+    # Each process takes a GPU of its own if there are enough, and computes on the CPU if not.
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
-    rank, p = dist.get_rank(), dist.get_world_size()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
 
-    # All ranks draw the same model and the same rows, so that each can compare its stage with the whole.
+    # The same seed gives the same weights in every process and in every stage of this script.
     torch.manual_seed(0)
-    layers = [nn.Sequential(nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS)]
-    whole = nn.Sequential(*layers).to(device)
-    inputs, targets = torch.randn(ROWS, WIDTH).to(device), torch.randint(WIDTH, (ROWS,)).to(device)
+    blocks = [Block() for _ in range(LAYERS)]
+    model = nn.Sequential(nn.Embedding(BYTES, WIDTH), *blocks, nn.RMSNorm(WIDTH), nn.Linear(WIDTH, BYTES))
 
-    # A stage is a part of the layers under its number; the first message tells its neighbours the shapes.
-    per_stage = LAYERS // p
-    mine = whole[rank * per_stage : (rank + 1) * per_stage]
-    stage = PipelineStage(mine, rank, p, device)
+    # A stage is every module from `first` on; the first message tells its neighbours the shapes.
+    first, last = (1 + LAYERS * part // ranks for part in (rank, rank + 1))
+    first, last = first if rank > 0 else 0, last if rank < ranks - 1 else len(model)
+    model = model[first:last].to(device)
+    stage = PipelineStage(model, rank, ranks, device)
+    schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    # The loss is divided by all rows here, so the schedule must not divide by the number of micro-batches once more.
-    def loss_of(outputs: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(outputs, goals, reduction="sum") / ROWS
+    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
+    tokens = torch.tensor([*text.read_bytes()])
+    for step in range(STEPS):
+        rows = rows_of(step, tokens).to(device)
 
-    # The schedule cuts the batch and follows its list; the first stage gives the rows, the last one compares.
-    schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of, scale_grads=False)
-    parts: list[torch.Tensor] = []
-    schedule.step(*([inputs] if rank == 0 else []), target=targets if rank == p - 1 else None, losses=parts)
+        # The schedule cuts the batch into micro-batches; the first stage gives rows, the last compares.
+        losses: list[torch.Tensor] = []
+        schedule.step(*([rows[:, :-1]] if rank == 0 else []), target=rows[:, 1:], losses=losses)
 
-    # Squares of all stages add up to the length of the whole gradient; then each stage compares with one device.
-    found = [weight.grad.clone() for weight in mine.parameters()]
-    squares = sum(gradient.square().sum() for gradient in found)
-    dist.all_reduce(squares)
-    whole.zero_grad()
-    loss_of(whole(inputs), targets).backward()
-    torch.testing.assert_close(found, [weight.grad for weight in mine.parameters()])
-    if rank == p - 1:
-        print(f"{p} ranks agree: loss {sum(parts):.4f}, gradients of length {squares.sqrt():.4f}, as on one device")
-    dist.barrier()  # a rank that left first would cut the connections of those that still work
+        # The gradients of all stages are clipped as one: their squares add up.
+        norm = nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
+        dist.all_reduce(norm.square_())
+        nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm.sqrt_())
+        optimizer.step()
+        optimizer.zero_grad()
+        if rank == ranks - 1:
+            total = torch.stack(losses).mean()
+            print(f"step {step + 1}: loss {total:.4f}, gradients of length {norm:.4f}", flush=True)
+    dist.barrier()  # who left first would cut the connections of those who still work
     dist.destroy_process_group()
 
 

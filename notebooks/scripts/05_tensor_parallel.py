@@ -1,59 +1,108 @@
-"""Lesson 05 in PyTorch alone, on 1, 2 or 4 processes: torchrun --nproc-per-node 4 05_tensor_parallel.py"""
+"""Tensor parallelism (lesson 05): torchrun --nproc-per-node 4 05_tensor_parallel.py [TEXT]"""
 
-import copy
 import os
+import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor.parallel as tp
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard
+from torch.nn import functional as F
+
+WIDTH, HEADS, LAYERS, BYTES = 64, 4, 4, 256  # a token is a byte of the text
+BATCH, MICRO_BATCHES, LENGTH, STEPS, RATE = 16, 4, 32, 20, 3e-3
 
 
 class Block(nn.Module):
-    # The rows of qkv are ordered by its four heads, so that 1, 2 or 4 ranks have whole heads, each with its keys.
+    """Attention and feed-forward of a Llama, as the lessons draw them; positions are told by rotation."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.qkv, self.out = nn.RMSNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
-        self.norm2, self.up, self.down = nn.RMSNorm(32), nn.Linear(32, 128), nn.Linear(128, 32)
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (-1, 3, 8)).permute(3, 0, 2, 1, 4)  # each (B, heads/tp, S, 8)
-        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        read = self.norm1(x)
+        q, k, v = (by_heads(linear(read)) for linear in (self.q, self.k, self.v))  # each (B, heads, S, 16)
+        seen = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        x = x + self.o(seen.transpose(1, 2).flatten(2))
+        read = self.norm2(x)
+        return x + self.down(F.silu(self.gate(read)) * self.up(read))
+
+
+def by_heads(x: torch.Tensor) -> torch.Tensor:
+    """(B, S, width) -> (B, heads, S, 16): however many heads a rank has, each is as wide."""
+    return x.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: two halves of a head turn, by an angle that grows with the position."""
+    a, b = x.chunk(2, dim=-1)
+    positions, pairs = (torch.arange(length, device=x.device) for length in a.shape[-2:])
+    angle = positions[:, None] / 100 ** (pairs / len(pairs))
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def rows_of(step: int, tokens: torch.Tensor) -> torch.Tensor:
+    """The batch follows from the number of the step, so every process can make it."""
+    starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=torch.Generator().manual_seed(step))
+    return torch.stack([tokens[start : start + LENGTH + 1] for start in starts])
+
+
+def loss_of(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def cut(model: nn.Module, mesh: dist.DeviceMesh) -> None:
+    """Heads and hidden numbers are cut inside a block, positions between blocks (sequence parallelism)."""
+    enter, leave = tp.ColwiseParallel(input_layouts=Shard(1)), tp.RowwiseParallel(output_layouts=Shard(1))
+    plan = {"norm?": tp.SequenceParallel(), "[qkv]": enter, "gate": enter, "up": enter}
+    for block in model[1:-2]:
+        tp.parallelize_module(block, mesh, plan | {"o": leave, "down": leave})
+    table = tp.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+    tp.parallelize_module(model[0], mesh, table)
+    tp.parallelize_module(model[-2], mesh, tp.SequenceParallel())
+    scores = {"output_layouts": Shard(-1), "use_local_output": False}
+    tp.parallelize_module(model[-1], mesh, tp.ColwiseParallel(input_layouts=Shard(1), **scores))
 
 
 def main() -> None:
-    # Each process takes a GPU of its own if the machine has enough of them, and computes on the CPU if not.
+    # Each process takes a GPU of its own if there are enough, and computes on the CPU if not.
     device = "cuda" if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]) else "cpu"
     mesh = dist.init_device_mesh(device, (int(os.environ["WORLD_SIZE"]),), mesh_dim_names=("tp",))
 
-    # All ranks draw the same weights and the same tokens; each keeps a whole model to compare with.
+    # The same seed gives the same weights in every process and in every stage of this script.
     torch.manual_seed(0)
-    whole = nn.Sequential(nn.Embedding(64, 32), Block(), Block(), nn.RMSNorm(32), nn.Linear(32, 64)).to(device)
-    tokens, targets = torch.randint(64, (2, 4, 8)).to(device)
+    blocks = [Block() for _ in range(LAYERS)]
+    model = nn.Sequential(nn.Embedding(BYTES, WIDTH), *blocks, nn.RMSNorm(WIDTH), nn.Linear(WIDTH, BYTES))
+    cut(model.to(device), mesh["tp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    # The plan cuts a block's first matrix by outputs (Colwise), its second by inputs (Rowwise); outside, by positions.
-    enter, leave = tp.ColwiseParallel(input_layouts=Shard(1)), tp.RowwiseParallel(output_layouts=Shard(1))
-    plan = {"0": tp.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "3": tp.SequenceParallel()}
-    plan |= {"[12].norm?": plan["3"], "[12].qkv": enter, "[12].out": leave, "[12].up": enter, "[12].down": leave}
-    plan["4"] = tp.ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False)
-    model = tp.parallelize_module(copy.deepcopy(whole), mesh, plan)
+    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
+    tokens = torch.tensor([*text.read_bytes()])
+    for step in range(STEPS):
+        rows = rows_of(step, tokens).to(device)
 
-    # The loss is computed of logits that are cut, and so is its backward; in every step it is one device's.
-    optimizer = torch.optim.SGD([*model.parameters(), *whole.parameters()], lr=0.5, foreach=False)
-    for _ in range(3):
-        with tp.loss_parallel():
-            (loss := nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())).backward()
-        (alone := nn.functional.cross_entropy(whole(tokens).flatten(0, 1), targets.flatten())).backward()
-        torch.testing.assert_close(loss.full_tensor(), alone, rtol=1e-4, atol=0)
+        # Gradient accumulation: only one micro-batch at a time has activations.
+        total = torch.zeros((), device=device)
+        for part in rows.chunk(MICRO_BATCHES):
+            with tp.loss_parallel():  # of scores that are cut along the vocabulary
+                loss = loss_of(model(part[:, :-1]), part[:, 1:]) / MICRO_BATCHES
+                loss.backward()
+            total += loss.detach().to_local()
+
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0).full_tensor()
         optimizer.step()
         optimizer.zero_grad()
-    if mesh.get_rank() == 0:
-        print(f"{mesh.size()} ranks agree: the loss falls to {alone.item():.4f} nats, as on one device", flush=True)
-    dist.barrier()  # who leaves first would cut the connections of those who still work
+        if mesh.get_rank() == 0:
+            print(f"step {step + 1}: loss {total:.4f}, gradients of length {norm:.4f}", flush=True)
+    dist.barrier()  # who left first would cut the connections of those who still work
     dist.destroy_process_group()
-    os._exit(0)  # DTensor keeps gloo's threads alive, and one that frees a tensor while Python ends would abort it
+    os._exit(0)  # gloo's threads still live, and one that freed a DTensor now would abort the process
 
 
 if __name__ == "__main__":

@@ -1,106 +1,127 @@
-"""Fine-tune a Llama or OLMo, also from a checkpoint: torchrun --nproc-per-node 4 07_fsdp_tp.py [MODEL_FOLDER TEXT]"""
+"""FSDP and tensor parallelism (lesson 07): torchrun --nproc-per-node 4 07_fsdp_tp.py [TEXT]"""
 
-import math
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 import torch.distributed.tensor.parallel as tp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from torch.nn import functional as F
 
-TP, STEPS, SAVE_EVERY, BATCH, ACCUMULATE, LENGTH, RATE, WARM_UP = 2, 8, 3, 8, 2, 64, 3e-3, 2
-TINY = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}
+WIDTH, HEADS, LAYERS, BYTES = 64, 4, 4, 256  # a token is a byte of the text
+BATCH, MICRO_BATCHES, LENGTH, STEPS, RATE = 16, 4, 32, 20, 3e-3
+TP = 2
 
 
-def distribute(model: nn.Module, mesh: dist.DeviceMesh) -> None:
-    # Between blocks a rank has some positions; a block gets all of them from its neighbours, and cuts features instead.
-    cut, whole = Shard(1), Replicate()
-    leave = {"output_layouts": cut, "use_local_output": False}
-    by_name = {"input_kwarg_layouts": {"hidden_states": cut}, "desired_input_kwarg_layouts": {"hidden_states": whole}}
-    plan = {name: tp.SequenceParallel() for name, _ in model.named_modules() if name.endswith("norm")}
-    heads = tp.SequenceParallel(sequence_dim=2, use_local_output=True)  # norms of queries and keys, as OLMo2 has them
-    plan |= {name: heads for name in plan if name.endswith(("q_norm", "k_norm"))}
-    plan["model.layers.*.self_attn"] = tp.PrepareModuleInput(**by_name)
-    plan["model.layers.*.mlp"] = tp.PrepareModuleInput(input_layouts=(cut,), desired_input_layouts=(whole,))
-    plan |= {f"model.layers.*.{name}_proj": tp.ColwiseParallel() for name in ("self_attn.[qkv]", "mlp.gate", "mlp.up")}
-    plan |= {f"model.layers.*.{name}_proj": tp.RowwiseParallel(**leave) for name in ("self_attn.o", "mlp.down")}
-    plan["model.embed_tokens"] = tp.RowwiseParallel(input_layouts=whole, **leave)
-    plan["lm_head"] = tp.ColwiseParallel(input_layouts=cut, output_layouts=Shard(-1), use_local_output=False)
-    tp.parallelize_module(model, mesh["tp"], plan).tie_weights()
-    # Along dp each layer is a unit; units compute in bfloat16, and keep and add up numbers in float32.
-    for module in (*model.model.layers, model):
-        fully_shard(module, mesh=mesh["dp"], mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+class Block(nn.Module):
+    """Attention and feed-forward of a Llama, as the lessons draw them; positions are told by rotation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        read = self.norm1(x)
+        q, k, v = (by_heads(linear(read)) for linear in (self.q, self.k, self.v))  # each (B, heads, S, 16)
+        seen = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        x = x + self.o(seen.transpose(1, 2).flatten(2))
+        read = self.norm2(x)
+        return x + self.down(F.silu(self.gate(read)) * self.up(read))
+
+
+def by_heads(x: torch.Tensor) -> torch.Tensor:
+    """(B, S, width) -> (B, heads, S, 16): however many heads a rank has, each is as wide."""
+    return x.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: two halves of a head turn, by an angle that grows with the position."""
+    a, b = x.chunk(2, dim=-1)
+    positions, pairs = (torch.arange(length, device=x.device) for length in a.shape[-2:])
+    angle = positions[:, None] / 100 ** (pairs / len(pairs))
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def rows_of(step: int, tokens: torch.Tensor) -> torch.Tensor:
+    """The batch follows from the number of the step, so every process can make it."""
+    starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=torch.Generator().manual_seed(step))
+    return torch.stack([tokens[start : start + LENGTH + 1] for start in starts])
+
+
+def loss_of(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def cut(model: nn.Module, mesh: dist.DeviceMesh) -> None:
+    """Heads and hidden numbers are cut inside a block, positions between blocks (sequence parallelism)."""
+    enter, leave = tp.ColwiseParallel(input_layouts=Shard(1)), tp.RowwiseParallel(output_layouts=Shard(1))
+    plan = {"norm?": tp.SequenceParallel(), "[qkv]": enter, "gate": enter, "up": enter}
+    for block in model[1:-2]:
+        tp.parallelize_module(block, mesh, plan | {"o": leave, "down": leave})
+    table = tp.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+    tp.parallelize_module(model[0], mesh, table)
+    tp.parallelize_module(model[-2], mesh, tp.SequenceParallel())
+    scores = {"output_layouts": Shard(-1), "use_local_output": False}
+    tp.parallelize_module(model[-1], mesh, tp.ColwiseParallel(input_layouts=Shard(1), **scores))
+
+
+def shard(model: nn.Module, mesh: dist.DeviceMesh) -> None:
+    """Each block is a unit, the root has the rest; on GPUs they compute in bfloat16, add up in float32."""
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # nothing changes a result in place
+    low = torch.bfloat16 if mesh.device_type == "cuda" else None
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
+    for module in (*model[1:-2], model):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
 def main() -> None:
-    # Ranks that share matrices talk most: they are neighbours on one machine. Each has a GPU if there are enough.
-    ranks, near = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    device, degree = "cuda" if torch.cuda.device_count() >= near else "cpu", min(TP, near)
-    mesh = dist.init_device_mesh(device, (ranks // degree, degree), mesh_dim_names=("dp", "tp"))
+    # Each process takes a GPU of its own if there are enough, and computes on the CPU if not.
+    device = "cuda" if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]) else "cpu"
+    sizes = int(os.environ["WORLD_SIZE"]) // TP, TP  # who shares matrices talks most: they are neighbours
+    mesh = dist.init_device_mesh(device, sizes, mesh_dim_names=("dp", "tp"))
     mesh._flatten("all")  # so that the gradients' norm is added up over all ranks at once
+    assert BATCH % (mesh["dp"].size() * MICRO_BATCHES) == 0, "all micro-batches are equally long"
+    assert MICRO_BATCHES > 1, "else the norms' gradients are added along tp in bfloat16 (pytorch#190626)"
 
-    # Without weights all ranks draw the same ones; with a folder of them each reads its own pieces, and no others.
-    folder, text = Path(sys.argv[1] if sys.argv[1:] else "none"), Path(sys.argv[2] if sys.argv[2:] else __file__)
-    config = AutoConfig.from_pretrained(folder) if folder.exists() else LlamaConfig(**TINY, num_key_value_heads=2)
+    # The same seed gives the same weights in every process and in every stage of this script.
     torch.manual_seed(0)
-    with torch.device("meta" if (stored := any(folder.glob("*.safetensors"))) else device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    distribute(model, mesh)
-    if stored:
-        model.to_empty(device=device)
-        model.model.rotary_emb = type(model.model.rotary_emb)(config).to(device)  # its angles are in no file
-        dcp.load(dict(model.named_parameters()), storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)
+    blocks = [Block() for _ in range(LAYERS)]
+    model = nn.Sequential(nn.Embedding(BYTES, WIDTH), *blocks, nn.RMSNorm(WIDTH), nn.Linear(WIDTH, BYTES))
+    cut(model.to(device), mesh["tp"])  # first tp, then dp: so FSDP gathers only what a rank computes with
+    shard(model, mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    # A run that was stopped goes on from the last whole checkpoint, whose metadata is what was written last.
-    def state() -> dict:
-        return dict(zip(("model_state_dict", "optim_state_dict"), get_state_dict(model, optimizer), strict=True))
+    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
+    tokens = torch.tensor([*text.read_bytes()])
+    for step in range(STEPS):
+        rows = rows_of(step, tokens).to(device).chunk(mesh["dp"].size())[mesh["dp"].get_local_rank()]
 
-    if done := max((int(path.parent.name) for path in Path("checkpoints").glob("*/.metadata")), default=0):
-        dcp.load(saved := state(), checkpoint_id=f"checkpoints/{done}")
-        set_state_dict(model, optimizer, **saved)
-
-    # A step's rows follow from its number; ranks along dp take different ones, those along tp the same.
-    read = AutoTokenizer.from_pretrained(folder).encode if (folder / "tokenizer.json").exists() else str.encode
-    tokens, dp = torch.tensor([*read(text.read_text())]), mesh["dp"]
-    assert BATCH % (dp.size() * ACCUMULATE) == 0, "all micro-batches of all ranks have equally many rows"
-    for step in range(done, STEPS):
-        starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=torch.Generator().manual_seed(step))
-        rows = torch.stack([tokens[start : start + LENGTH + 1] for start in starts]).to(device)
+        # Gradient accumulation: only the last backward lets the ranks average their gradients.
         total = torch.zeros((), device=device)
-        for number, mine in enumerate(rows.chunk(dp.size())[dp.get_local_rank()].chunk(ACCUMULATE)):
-            model.set_requires_gradient_sync(number == ACCUMULATE - 1)
-            with tp.loss_parallel():  # of logits that are cut, and so is its backward
-                logits = model(mine[:, :-1], use_cache=False).logits.float().flatten(0, 1)
-                loss = nn.functional.cross_entropy(logits, mine[:, 1:].flatten()) / ACCUMULATE
+        for number, part in enumerate(rows.chunk(MICRO_BATCHES), start=1):
+            model.set_requires_gradient_sync(number == MICRO_BATCHES)
+            with tp.loss_parallel():  # of scores that are cut along the vocabulary
+                loss = loss_of(model(part[:, :-1]).float(), part[:, 1:]) / MICRO_BATCHES
                 loss.backward()
-            total += loss.detach().to_local() / dp.size()
-        dist.all_reduce(total, group=dp.get_group())
+            total += loss.detach().to_local() / mesh["dp"].size()
+        dist.all_reduce(total, group=mesh["dp"].get_group())
 
-        # The rate rises, then follows a cosine; the gradients of all ranks are clipped as one.
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0).full_tensor()
-        optimizer.param_groups[0]["lr"] = RATE * min((step + 1) / WARM_UP, (1 + math.cos(math.pi * step / STEPS)) / 2)
         optimizer.step()
         optimizer.zero_grad()
         if mesh.get_rank() == 0:
-            print(f"step {step + 1}: loss {total:.6f}, norm {norm:.6f}", flush=True)
-        if (step + 1) % SAVE_EVERY == 0:
-            dcp.save(state(), checkpoint_id=f"checkpoints/{step + 1}")
-
-    # The end is a folder as the one that it began with.
-    writer = dcp.HuggingFaceStorageWriter("trained", save_distributed=True, enable_consolidation=True)
-    dcp.save(dict(model.named_parameters()), storage_writer=writer)
-    config.save_pretrained("trained")
-    dist.barrier()  # who leaves first would cut the connections of those who still work
+            print(f"step {step + 1}: loss {total:.4f}, gradients of length {norm:.4f}", flush=True)
+    dist.barrier()  # who left first would cut the connections of those who still work
     dist.destroy_process_group()
-    os._exit(0)  # DTensor keeps gloo's threads alive, and one that frees a tensor while Python ends would abort it
+    os._exit(0)  # gloo's threads still live, and one that freed a DTensor now would abort the process
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def test_what_a_price_is_asked_of_is_found_beside_the_prices():
 
 
 def test_viz_offers_what_returns_something_to_look_at_and_no_helper():
-    assert {"plot_ranks", "who_holds_what", "schedule_explorer", "ring_stepper", "show_source"} <= set(dir(viz))
+    assert {"plot_ranks", "who_holds_what", "schedule_explorer", "show_source", "show_difference"} <= set(dir(viz))
     assert all(callable(getattr(viz, name)) for name in dir(viz))
     for helper in ("Picture", "new_page", "draw_schedule", "tint"):
         assert not hasattr(viz, helper)

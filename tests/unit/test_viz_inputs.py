@@ -90,6 +90,19 @@ def test_source_is_the_code_that_runs():
     assert bundle["text/plain"] == repr(source)
 
 
+def test_a_difference_is_made_from_the_files_and_counts_a_line_in_place_of_another_once(tmp_path):
+    old, new = tmp_path / "old.py", tmp_path / "new.py"
+    old.write_text("a\nb\nc\nd\ne\nf\ng\n")
+    new.write_text("a\nb\nc\nD\n\ne\nf\ng\nh\n")
+    shown = viz.show_difference(old, new)
+    assert shown.place == "old.py -> new.py, changed lines: 2"
+    assert shown.code.splitlines() == ["@@ -2,6 +2,8 @@", " b", " c", "-d", "+D", "+", *[" e", " f", " g"], "+h"]
+    markdown = shown._repr_mimebundle_()["text/markdown"]
+    assert markdown == f"`{shown.place}`\n\n```diff\n{shown.code}\n```"
+    assert repr(shown) == f"# {shown.place}\n{shown.code}"
+    assert viz.show_difference(old, old).code == ""
+
+
 def test_source_of_a_method_is_not_indented_and_of_a_decorated_function_is_its_own():
     assert viz.show_source(Picture.save).code.startswith("def save(")
     whole = viz.show_source(Path(__file__))

@@ -1,0 +1,86 @@
+"""Train a small decoder on a text, on one device: python 01_one_device.py [TEXT]"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+WIDTH, HEADS, LAYERS, BYTES = 64, 4, 4, 256  # a token is a byte of the text
+BATCH, MICRO_BATCHES, LENGTH, STEPS, RATE = 16, 4, 32, 20, 3e-3
+
+
+class Block(nn.Module):
+    """Attention and feed-forward of a Llama, as the lessons draw them; positions are told by rotation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(WIDTH, 3 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        read = self.norm1(x)
+        q, k, v = (by_heads(linear(read)) for linear in (self.q, self.k, self.v))  # each (B, heads, S, 16)
+        seen = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        x = x + self.o(seen.transpose(1, 2).flatten(2))
+        read = self.norm2(x)
+        return x + self.down(F.silu(self.gate(read)) * self.up(read))
+
+
+def by_heads(x: torch.Tensor) -> torch.Tensor:
+    """(B, S, width) -> (B, heads, S, 16): however many heads a rank has, each is as wide."""
+    return x.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: two halves of a head turn, by an angle that grows with the position."""
+    a, b = x.chunk(2, dim=-1)
+    positions, pairs = (torch.arange(length, device=x.device) for length in a.shape[-2:])
+    angle = positions[:, None] / 100 ** (pairs / len(pairs))
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def rows_of(step: int, tokens: torch.Tensor) -> torch.Tensor:
+    """The batch follows from the number of the step, so every process can make it."""
+    starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=torch.Generator().manual_seed(step))
+    return torch.stack([tokens[start : start + LENGTH + 1] for start in starts])
+
+
+def loss_of(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def main() -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    # The same seed gives the same weights in every process and in every stage of this script.
+    torch.manual_seed(0)
+    blocks = [Block() for _ in range(LAYERS)]
+    model = nn.Sequential(nn.Embedding(BYTES, WIDTH), *blocks, nn.RMSNorm(WIDTH), nn.Linear(WIDTH, BYTES))
+    model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+
+    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
+    tokens = torch.tensor([*text.read_bytes()])
+    for step in range(STEPS):
+        rows = rows_of(step, tokens).to(device)
+
+        # Gradient accumulation: only one micro-batch at a time has activations.
+        total = torch.zeros((), device=device)
+        for part in rows.chunk(MICRO_BATCHES):
+            loss = loss_of(model(part[:, :-1]), part[:, 1:]) / MICRO_BATCHES
+            loss.backward()
+            total += loss.detach()
+
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"step {step + 1}: loss {total:.4f}, gradients of length {norm:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
