@@ -633,9 +633,15 @@ if rank == 0:
 #
 # > **To keep.** In PyTorch you write only the plan; what has to be sent follows from it.
 #
-# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
-#
-# `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
+# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) is the next stage of the script. This is what changes against the pipeline:
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/04_pipeline.py"), Path("scripts/05_tensor_parallel.py"))
+
+# %% [markdown]
+# The plan stands in `cut`. Between blocks it cuts positions, as *Going deeper* explains under *Sequence parallelism*, and scores stay cut along the vocabulary up to the loss. Start it on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`. The losses are those of one device.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |

@@ -460,20 +460,19 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch needs four lines:
+# [`scripts/06_fsdp.py`](scripts/06_fsdp.py) is the next stage of the script. This is what changes against tensor parallelism:
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/05_tensor_parallel.py"), Path("scripts/06_fsdp.py"))
+
+# %% [markdown]
+# Each block is a unit, and the root has the rest. The optimizer is made after sharding, so it has the pieces. *Going deeper* has a table of what PyTorch does differently. Start it on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/06_fsdp.py`. The losses are those of one device.
 #
-# ```python
-# for layer in model.layers:
-#     fully_shard(layer)
-# fully_shard(model)  # the root
-# optimizer = AdamW(model.parameters())  # after sharding: the pieces
-# ```
+# **Your turn.** Let `optimizer = …` stand above `shard(…)`. What do the losses say?
 #
-# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it, loads it and goes on. *Going deeper* has a table of what PyTorch does differently. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
-#
-# ```text
-# 4 ranks agree: gradients of length 0.3046, as on one device; see checkpoint-…
-# ```
+# <details><summary>What you should see</summary>They stay at 5.7, and nothing fails: the optimizer changes whole weights that no forward reads any more.</details>
 
 # %% [markdown]
 # ## Bug museum
