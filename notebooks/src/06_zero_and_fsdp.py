@@ -473,8 +473,7 @@ viz.show_difference(Path("scripts/05_tensor_parallel.py"), Path("scripts/06_fsdp
 # **Your turn.** Let `optimizer = …` stand above `shard(…)`. What do the losses say?
 #
 # <details><summary>What you should see</summary>They stay at 5.7, and nothing fails: the optimizer changes whole weights that no forward reads any more.</details>
-
-# %% [markdown]
+#
 # ## Bug museum
 #
 # The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. Each of the runs A, B and C **may** have a bug that somebody has reported in public.
