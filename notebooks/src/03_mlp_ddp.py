@@ -758,9 +758,7 @@ from course_lib.training.psgd import Quadratic, psgd_alone, stepsize, transient_
 problem, workers = Quadratic(), (1, 2, 4, 8, 16, 32)
 for n in (1, 4, 16, 64):
     scaled, kept = (psgd_alone(problem, n, 3072 // n, rate) for rate in (None, stepsize(problem, 1, 3072)))
-    print(
-        f"{n:2} workers, {3072 // n:4} steps: error {scaled:.3f}, with one worker's learning rate {kept:.3f}"
-    )
+    print(f"{n:2} workers, {3072 // n:4} steps: error {scaled:.3f}, with one's learning rate {kept:.3f}")
 errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps in (30, 300, 3000)}
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
