@@ -462,7 +462,15 @@ viz.plot_ladder(
 # %% [markdown]
 # ## In PyTorch alone
 #
-# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Each rank needs rows of its own, so a **sampler** deals them out, and `set_epoch` gives each epoch another order.
+# From now on one script grows with the course, and it needs PyTorch alone. Its first stage, [`scripts/01_one_device.py`](scripts/01_one_device.py), trains a small decoder on one device; each later stage makes the same training run on several ranks. What has to change so that ranks share a batch? The cell makes the answer from the two files.
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/01_one_device.py"), Path("scripts/03_ddp.py"))
+
+# %% [markdown]
+# Read the lines with a plus. Each process takes a device, and `init_process_group` lets them meet. `DistributedDataParallel` makes backward average the gradients. Here every process makes the whole batch and keeps its rows; larger data needs a **sampler**, `DistributedSampler`, that deals rows out, and whose `set_epoch` gives each epoch another order.
 #
 # A batch that is too large for memory comes in **micro-batches**, whose gradients add up: **gradient accumulation**. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, which sends nothing. Divide by the number of micro-batches only if they hold equally many targets. If not, it is the mean of means again, on a single device.
 #
@@ -472,40 +480,13 @@ viz.plot_ladder(
 # | `run_ranks` stops a hang | `init_process_group(timeout=…)` |
 # | a gradient that did not come counts as zero | only with `find_unused_parameters=True`; without it the next step fails with *Expected to have finished reduction in the prior iteration* |
 #
-# The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
-
-# %%
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-script = Path("scripts/03_ddp.py").resolve()
-display(viz.show_source(script))
-with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as at_once:
-    for folder, ranks, epochs in ((stopped, "2", "2"), (stopped, "4", "4"), (at_once, "1", "4")):
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            ranks,
-            script,
-        ]
-        settings = os.environ | {"EPOCHS": epochs, "OMP_NUM_THREADS": "1"}
-        said = subprocess.run(torchrun, cwd=folder, env=settings, stdout=subprocess.PIPE, text=True).stdout
-        print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
-
-# %% [markdown]
-# The two losses agree! The checkpoint holds what AdamW remembers, and 1, 2 or 4 ranks take the next 16 rows of one list.
+# Run `python scripts/01_one_device.py` in a terminal, then [`scripts/03_ddp.py`](scripts/03_ddp.py) on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/03_ddp.py`. All three print the same losses.
 #
-# **Your turn.** Let a copy print on every rank the length that `clip_grad_norm_` returns. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each on 4 processes, in an empty folder. Which numbers give them away?
+# **Your turn.** Change `scripts/03_ddp.py`: put every backward under `no_sync()`. Undo it, and divide `loss` by `ranks` once more. Run each on 4 processes. Which numbers give them away?
 #
-# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the lengths are a quarter. The right ones hardly pass the limit of 0.5, so the factor stays, and AdamW hides it up to the loss's last digit.</details>
+# <details><summary>What you should see</summary>Without an average, rank 0's first gradients have length 1.43 instead of 1.79, and from step 2 on the losses are too high, because each rank trains a model of its own. Divided twice, losses and lengths are a quarter. No gradient reaches the limit of 1 any more, so clipping no longer evens out the factor.</details>
 #
-# > **To keep.** The same rows in the same order give the same training, on any number of ranks that divides a batch.
+# > **To keep.** Data parallelism changes few lines of a training script, and none of its losses.
 
 # %% [markdown]
 # ## Bug museum
@@ -652,35 +633,6 @@ for rank in range(3):
     first = list(sampler)
     sampler.set_epoch(1)  # else epoch 1 would have the lists of epoch 0
     print(f"rank {rank}: epoch 0 {first}, epoch 1 {list(sampler)}")
-
-# %% [markdown]
-# ## The script's training by the course's own code
-#
-# The script that you take home is PyTorch alone. Here the course's `DistributedDataParallel` and sampler train the same model on the same rows, from rank 0's weights again. So every rank has to end with the script's loss, to all four digits.
-
-
-# %%
-def by_the_course():
-    rank, p = dist.get_rank(), dist.get_world_size()
-    x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
-    y = (x[:, 0] > x[:, 1]).long()
-    sampler = DistributedSampler(96, rank=rank, world_size=p)
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(MLP(gelu=True))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-    for epoch in range(4):
-        sampler.set_epoch(epoch)
-        for number, mine in enumerate(torch.tensor(list(sampler)).split(16 // p)):
-            with nullcontext() if number % 2 else model.no_sync():
-                (F.cross_entropy(model(x[mine]), y[mine]) / 2).backward()
-            if number % 2:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.5)
-                optimizer.step()
-                optimizer.zero_grad()
-    return F.cross_entropy(model.module(x), y).item()
-
-
-print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 
 # %% [markdown]
 # ## Which settings hide a forgotten division?

@@ -515,41 +515,27 @@ viz.plot_schedule(
 # %% [markdown]
 # ## In PyTorch alone
 #
-# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does the same step without the course, started by `torchrun`.
-#
-# | here | in PyTorch | what is different there |
-# | --- | --- | --- |
-# | `deep[3 * rank :][:3]` | `PipelineStage(mine, rank, p, device)` | a first message tells each stage its shapes |
-# | `make_schedule("1f1b", …)` | `Schedule1F1B(stage, 8, loss_fn)` | the list is made inside |
-# | `follow(…)` | `schedule.step(inputs, target=…)` | `step` cuts the batch itself; only the first stage gives it inputs |
-# | loss divided by all rows | `scale_grads=False` | without it gradients are divided by 8 once more |
-# | the tied matrix | – | you take care of it, as in exercise 04.10 |
+# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) is the next stage of the script: it cuts the same decoder between layers. This is what changes against data parallelism:
 
 # %%
-import subprocess
-import sys
 from pathlib import Path
 
-torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-run = subprocess.run([*torchrun, "scripts/04_pipeline.py"], capture_output=True, text=True)
-print(
-    run.stdout,
-    *(line for line in run.stderr.splitlines() if "difference" in line or "Error" in line),
-    sep="\n",
-)
-
-length = torch.stack([gradient.norm() for part in found for gradient in part]).norm()
-ours = f"loss {losses[3]:.4f}, gradients of length {length:.4f}"
-print("our four ranks:", ours)
-print("the script says the same:", ours in run.stdout)
-viz.show_source(Path("scripts/04_pipeline.py"))
+viz.show_difference(Path("scripts/03_ddp.py"), Path("scripts/04_pipeline.py"))
 
 # %% [markdown]
-# The script's line and ours agree in all digits.
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `deep[3 * rank :][:3]` | `PipelineStage(model, rank, ranks, device)` | a first message tells each stage its shapes |
+# | `make_schedule("1f1b", …)` | `Schedule1F1B(stage, MICRO_BATCHES, loss_fn=…)` | the list is made inside |
+# | `follow(…)` | `schedule.step(inputs, target=…)` | `step` cuts the batch itself; only the first stage gives it inputs |
+# | one norm for all stages | `get_total_norm` | one stage's; you add up the squares |
+# | the tied matrix | – | you take care of it, as in exercise 04.10 |
 #
-# **Your turn.** In the script replace `Schedule1F1B` by `ScheduleGPipe`, also where it is imported, and run the cell above again: does it print anything else? Then leave out `scale_grads=False`: how far are the gradients off, and why?
+# Start it on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/04_pipeline.py`. The losses are those of `python scripts/01_one_device.py`.
 #
-# <details><summary>Answers</summary>It prints the same, because another order gives the same gradients. Without the option each comparison ends with a relative difference of 0.875, so only an eighth of every gradient is left. PyTorch has divided by the number of micro-batches, as if each loss were its own mean.</details>
+# **Your turn.** Give the schedule `scale_grads=False`. What happens to the gradients' length, and why?
+#
+# <details><summary>What you should see</summary>It is four times as long in the first step, 7.15 instead of 1.79. PyTorch divides by the number of micro-batches, as if each loss were its own mean, and here each is. Clipping takes the factor away again, so the first losses look right.</details>
 
 # %% [markdown]
 # ## Bug museum

@@ -619,7 +619,7 @@ if rank == 0:
 #
 # > **To keep.** In PyTorch you write only the plan; what has to be sent follows from it.
 #
-# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
+# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) is the next stage of the script; *Going deeper* shows what it changes. Start it on 2 and on 4 processes, and the losses are those of one device:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
 #
@@ -765,6 +765,14 @@ for form in (None, "keep", "regather"):
 #
 # In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 has the positions.
 #
+# The script cuts positions, too, and its plan stands in `cut`. This is what the stage changes against the pipeline:
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/04_pipeline.py"), Path("scripts/05_tensor_parallel.py"))
+
+# %% [markdown]
 # ## Fewer kv heads than ranks
 #
 # Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds the gradient from its own queries alone, and the two are added up. PyTorch's plans know no copies. Here is our small Llama with two kv heads on four ranks:

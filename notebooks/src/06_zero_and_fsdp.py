@@ -476,22 +476,20 @@ for stage in (1, 2):
 #
 # ## In PyTorch alone
 #
-# PyTorch needs four lines:
-#
-# ```python
-# for layer in model.layers:
-#     fully_shard(layer)
-# fully_shard(model)  # the root
-# optimizer = AdamW(model.parameters())  # after sharding: the pieces
-# ```
-#
-# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it, loads it and goes on. *Going deeper* has a table of what PyTorch does differently. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
-#
-# ```text
-# 4 ranks agree: gradients of length 0.3046, as on one device; see checkpoint-…
-# ```
+# [`scripts/06_fsdp.py`](scripts/06_fsdp.py) is the next stage of the script. This is what changes against tensor parallelism:
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/05_tensor_parallel.py"), Path("scripts/06_fsdp.py"))
 
 # %% [markdown]
+# Each block is a unit, and the root has the rest. The optimizer is made after sharding, so it has the pieces. *Going deeper* has a table of what PyTorch does differently. Start it on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/06_fsdp.py`. The losses are those of one device.
+#
+# **Your turn.** Let `optimizer = …` stand above `shard(…)`. What do the losses say?
+#
+# <details><summary>What you should see</summary>They stay at 5.7, and nothing fails: the optimizer changes whole weights that no forward reads any more.</details>
+#
 # ## Bug museum
 #
 # The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. Each of the runs A, B and C **may** have a bug that somebody has reported in public.

@@ -458,25 +458,23 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch has both cuts, in the same order:
-#
-# ```python
-# mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
-# parallelize_module(model, mesh["tp"], plan)
-# for layer in model.model.layers:
-#     fully_shard(layer, mesh=mesh["dp"])
-# fully_shard(model, mesh=mesh["dp"])
-# ```
-#
-# [`scripts/07_fsdp_tp.py`](scripts/07_fsdp_tp.py) does this to a Llama or OLMo from Hugging Face, and fine-tunes it on your text. Stop it, start it again, and it goes on.
-#
-# `torchrun --nproc-per-node 4 scripts/07_fsdp_tp.py [MODEL_FOLDER TEXT]`
-#
+# PyTorch has both cuts, in the same order. [`scripts/07_fsdp_tp.py`](scripts/07_fsdp_tp.py) joins the last two stages of the script. This is what changes against FSDP alone:
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/06_fsdp.py"), Path("scripts/07_fsdp_tp.py"))
+
+# %% [markdown]
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `tensor(sequence_parallel="regather")` | `SequenceParallel` and layouts in a plan | you write it for each model; gathered inputs are kept, which would add 3 GiB<!-- =2 * 3 / 4 * 8192 * 4096 * 2 * 32 / GiB --> here |
 # | a table of places | placements in each DTensor | a weight knows its place, and FSDP2 cuts its rows |
 # | `save_pieces` | `dcp.save` | no checksums |
+#
+# Start it on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/07_fsdp_tp.py`. The losses are those of one device.
+#
+# [`scripts/07_llama_or_olmo.py`](scripts/07_llama_or_olmo.py) does this to a Llama or OLMo from Hugging Face, and fine-tunes it on your text: `torchrun --nproc-per-node 4 scripts/07_llama_or_olmo.py [MODEL_FOLDER TEXT]`. Stop it, start it again, and it goes on.
 
 # %% [markdown]
 # ## Bug museum

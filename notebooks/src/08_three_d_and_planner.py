@@ -497,6 +497,18 @@ viz.planner_explorer()
 # | how fast this one layout is | `plan … tp=8 pp=16 cp=1` |
 # | my own measured steps | `predict runs=… calibrate=MY_RUNS.json` |
 #
+# ## In PyTorch alone: a run that can be stopped
+#
+# A plan for weeks has to outlive a dead node. [`scripts/08_resume.py`](scripts/08_resume.py) is the script's last stage so far, and this is what changes:
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/07_fsdp_tp.py"), Path("scripts/08_resume.py"))
+
+# %% [markdown]
+# Each rank writes its own pieces, and any layout can read them. Kill the script with `kill -9` after step 5, and start it again: it goes on behind its last whole checkpoint.
+#
 # ## The file behind this lesson
 #
 # [`course_lib/planner/policy_search.py`](../course_lib/planner/policy_search.py), about 140 lines, prices all layouts at once. What breaks a rule is dropped and counted, so you hear why nothing is left.
