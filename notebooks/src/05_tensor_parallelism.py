@@ -381,7 +381,7 @@ regions, shapes = (
 viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks")
 
 # %% [markdown]
-# A matrix with a band across is cut by outputs: queries, keys, values, gate and up. One with a band from top to bottom is cut by inputs: `o_proj` and `down_proj`. The two thin strips are the norms. Every rank keeps them whole, so it holds a little more than a quarter. Embedding and output head are cut as well.
+# A matrix with a band across is cut by outputs: queries, keys, values, gate and up. One with a band from top to bottom is cut by inputs: `o_proj` and `down_proj`. Every rank keeps the norms whole, the two thin strips, so it holds a little more than a quarter. Embedding and output head are cut as well.
 #
 # **Predict.** Five matrices are cut by outputs, and each reads an $x$ that all ranks share. How many all-reduces does one layer make in **backward**?
 
@@ -452,7 +452,7 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same sequence, both in float64.
+# We gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same sequence, both in float64.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
@@ -617,9 +617,9 @@ if rank == 0:
 # %% [markdown]
 # `Shard(dim=0)` has some rows and `Shard(dim=1)` some columns; $b_2$ is on both ranks, `Replicate()`. The gradient of $x$ is the sum that our $f$ makes.
 #
-# > **To keep.** In PyTorch you write only the plan; what has to be sent follows from it.
+# > **To keep.** In PyTorch you write only the plan, and attention counts its heads with −1, for a rank has fewer.
 #
-# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) is the next stage of the script; *Going deeper* shows what it changes. Start it on 2 and on 4 processes, and the losses are those of one device:
+# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) is the next stage of the script, with one device's losses; *Going deeper* shows what it changes:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
 #
@@ -691,8 +691,7 @@ score()
 # # Going deeper
 #
 # Each part below stands alone, and you can skip all of them.
-
-# %% [markdown]
+#
 # ## Hide the sums of forward
 #
 # In forward each block reads the sum of the one before. But the two halves of a batch need not wait for each other. While the sum of one half travels, the GPU can compute the other half.
@@ -715,8 +714,7 @@ for name, link in links.items():  # by formula: all layers
 # With all links our four GPUs become 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. At best, because the formula lets half of a batch compute as efficiently as a whole one, and lets sending cost the GPU nothing. This is **Domino**'s schedule. PyTorch's **async TP** cuts a single product and its sum into chunks instead, so it works with one sequence, too.
 #
 # It is no cure for a slow wire. Over InfiniBand it brings 1.68<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (1 * INFINIBAND.bandwidth_bytes_per_s)], latency_s=6 * INFINIBAND.alpha_s)) --> times, because there is more to hide than to compute.
-
-# %% [markdown]
+#
 # ## The loss, without ever seeing the logits: vocabulary-parallel
 #
 # Llama's output head makes 128,256 logits for each token, and it is cut by outputs. Each rank has some of these logits. For 8192 tokens, gathering them would bring 2.1 GB<!-- =128256 * 8192 * 2 / GB --> to every GPU. Is that needed?

@@ -745,8 +745,7 @@ for strategy, shards in (
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out, and broadcast after DDP's whole all-reduce: a volume of 3 |
 # | `zero(1)`, `zero(2)` | DeepSpeed: `zero_optimization: {stage: 1}`, `2` | gradients in flat **buckets** of `reduce_bucket_size` |
-
-# %% [markdown]
+#
 # ## Does a gather hide?
 #
 # Prefetch hides a gather only if the layer before it computes long enough. That depends on how many tokens a GPU has.

@@ -458,21 +458,15 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch has both cuts, in the same order. [`scripts/07_fsdp_tp.py`](scripts/07_fsdp_tp.py) joins the last two stages of the script. This is what changes against FSDP alone:
-
-# %%
-from pathlib import Path
-
-viz.show_difference(Path("scripts/06_fsdp.py"), Path("scripts/07_fsdp_tp.py"))
-
-# %% [markdown]
+# PyTorch has both cuts, in the same order. [`scripts/07_fsdp_tp.py`](scripts/07_fsdp_tp.py) joins the last two stages of the script; *Going deeper* shows what changes.
+#
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `tensor(sequence_parallel="regather")` | `SequenceParallel` and layouts in a plan | you write it for each model; gathered inputs are kept, which would add 3 GiB<!-- =2 * 3 / 4 * 8192 * 4096 * 2 * 32 / GiB --> here |
 # | a table of places | placements in each DTensor | a weight knows its place, and FSDP2 cuts its rows |
 # | `save_pieces` | `dcp.save` | no checksums |
 #
-# Start it on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/07_fsdp_tp.py`. The losses are those of one device.
+# Start it: `torchrun --nproc-per-node 4 scripts/07_fsdp_tp.py`. The losses are one device's.
 #
 # [`scripts/07_llama_or_olmo.py`](scripts/07_llama_or_olmo.py) does this to a Llama or OLMo from Hugging Face, and fine-tunes it on your text: `torchrun --nproc-per-node 4 scripts/07_llama_or_olmo.py [MODEL_FOLDER TEXT]`. Stop it, start it again, and it goes on.
 
@@ -545,7 +539,7 @@ except NotEqual as error:
 #
 # It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
+# Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558).
 #
 # </details>
 #
@@ -647,6 +641,16 @@ score()
 #
 # Each part below stands alone, and you can skip all of them.
 #
+# ## What the script changes
+#
+# Against FSDP alone:
+
+# %%
+from pathlib import Path
+
+viz.show_difference(Path("scripts/06_fsdp.py"), Path("scripts/07_fsdp_tp.py"))
+
+# %% [markdown]
 # ## A fifth proof: would it say the same words?
 #
 # At every position, one device in float32 finds `k` tokens likeliest, its favourites. Which share do the ranks find, too? A thesis, our first reference, draws that share.

@@ -107,7 +107,6 @@ def llama_3d(train):
     return Trainer(Decoder(SMALL), train, mesh=make_mesh(pp=2, dp=2, tp=2), apply=apply)
 
 
-# %%
 layout = run_ranks(lambda: llama_3d(TrainConfig()).local.layout, 8)[0]
 places = [*coordinates(layout.sizes)]
 shown = [
@@ -541,8 +540,7 @@ score()
 # # Going deeper
 #
 # Each part stands alone and can be skipped.
-
-# %% [markdown]
+#
 # ## Is it true? Each source left out once
 #
 # One run that comes out right proves nothing, because the constants may have been chosen for it. There are a few dozen of them, your 0.85 among them, and each belongs to a kind of GPU, to a wire or to a program. They were fitted to steps that other people have measured, whose pages are listed in `course_lib/sim/data/published.json`.
