@@ -223,7 +223,7 @@ for way, (cluster, *degrees) in ways.items():
 #
 # ## Run it
 #
-# Try it small. Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
+# Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
 
 # %%
 SMALL = ModelConfig(
@@ -273,7 +273,7 @@ print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 #
 # ### 1 · Who holds what
 #
-# Suppose that a rank held its neighbour's part of a weight. Its shape would be right, so nothing would crash. But each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. So compare each rank's piece, bit by bit, with the part of one device's weight that the layout names. A neighbour's part would differ.
+# Suppose that a rank held its neighbour's part of a weight. Its shape would be right, so nothing would crash. But each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. So compare each rank's piece, bit by bit, with the part of one device's weight that the layout names.
 
 # %%
 held = held_parts(llama_alone, llama_2d, world_size=4)
@@ -422,7 +422,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # ## Save here, go on there
 #
-# The field calls this **resharding** a **distributed checkpoint** (DCP). On Monday you have four GPUs, and on Tuesday only two. How can the run go on? Perhaps no rank has room for the whole model, so each writes only what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those.
+# The field calls this **resharding** a **distributed checkpoint** (DCP). On Monday you have four GPUs, and on Tuesday only two. How can the run go on? No rank may have room for the whole model, so each writes what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those.
 
 
 # %%
