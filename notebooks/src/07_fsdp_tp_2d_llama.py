@@ -71,7 +71,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, of a fused attention kernel, which keeps no scores. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
-# Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward (**selective**, of only what is cheap and large, with a part of one). By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
+# Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward. (**Selective** recomputation repeats only what is cheap and large.) By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
 
 # %% [markdown]
 # You will be able to
@@ -172,7 +172,7 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 #
 # Here `tp` sends more. But only activations grow with the sequence, so for short sequences FSDP sends more. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. Four pairs of GPUs, one for each place on `tp`, do so at the same moment and share the two cards, which takes 8.7 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4) -->. By this estimate a gather hides in forward, down to sequences of about 4,000<!-- =1000 * round(8192 / 1000 * (1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4)) / (1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12)) --> tokens.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. Four pairs of GPUs, one for each place on `tp`, do so at the same moment and share the two cards, which takes 8.7 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4) -->. By this estimate a gather can hide in forward, down to sequences of about 4,000<!-- =1000 * round(8192 / 1000 * (1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4)) / (1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12)) --> tokens.
 #
 # But what `tp` gathers is the input of the very next matrix, so in forward everybody waits. It is **exposed communication**, however long the sequence is. In backward a good trainer hides some of the five messages of a block, as lesson 05 said (**async TP**; Megatron's `--tp-comm-overlap`). Ours does not, so we count all ten of a layer.
 #
@@ -186,7 +186,7 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 # Both cures make a step longer. A layer's backward takes twice as long as its forward, so a second forward adds a third. How much does the exposed communication of `tp` add? Compare four ways:
 #
 # - A: `tp` 4 inside a node, `dp` between nodes: groups {0 1 2 3} and {4 5 6 7}.
-# - B: the axes swapped: groups {0 2 4 6} and {1 3 5 7}, with two GPUs in each node.
+# - B: the axes swapped: groups {0 2 4 6} and {1 3 5 7}, each with two GPUs in either node.
 # - C: `tp` 8 over both nodes, where each GPU computes half as much.
 # - D: `tp` 4 inside a node of L40S, which compute three times as fast as V100s and have no NVLink. Their PCIe carries 31.5 GB/s<!-- =wires(load_cluster("aws_l40s")).inside_bytes_per_s / GB -->.
 #
@@ -215,7 +215,7 @@ for way, (cluster, *degrees) in ways.items():
 #
 # Compare A and B. They send the same bytes, but in B both groups leave each node and share its cards. That makes the messages about 12<!-- =(10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=2) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) / (10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) --> times as dear, and that is why our mesh is `("dp", "tp")`. In C one ring has both cards, but each GPU has less to compute meanwhile. So `tp` stays within its domain.
 #
-# D is the surprise: inside a node, and yet the messages take most of the time that computing takes, because the GPU is three times as fast and the wire far slower. On H100s of one node D would be at 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->; on H800s, with less than half of their NVLink, at 39 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) -->, or 23 %<!-- =100 * 6 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) --> if four messages hide in backward. DeepSeek trained V3 on H800s without tensor parallelism.
+# D is the surprise: inside a node, and yet the messages take most of the time that computing takes, because the GPU is three times as fast and the wire far slower. On H100s of one node it would be 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->; on H800s, with less than half of their NVLink, 39 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) -->, if nothing hides. DeepSeek trained V3, another model, on H800s without tensor parallelism.
 #
 # </details>
 #
@@ -422,7 +422,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # ## Save here, go on there
 #
-# The field calls this **resharding** a **distributed checkpoint** (DCP). On Monday you have four GPUs, and on Tuesday only two. How can the run go on? No rank may have room for the whole model, so each writes what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those.
+# On Monday you have four GPUs, and on Tuesday only two. How can the run go on? No rank may have room for the whole model, so each writes what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those. The field calls the files a **distributed checkpoint** (DCP), and such loading **resharding**.
 
 
 # %%
@@ -522,7 +522,7 @@ for run, make in makers.items():
 #
 # </details>
 #
-# **Predict.** What fraction does each mistake leave there, the first and the second? Guess the one that the run leaves; one of the two it is.
+# **Predict.** What fraction would the first mistake leave there, and what the second? Enter the one that you suspect.
 
 
 # %%
@@ -584,13 +584,13 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # By the bar it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice: first inside attention and feed-forward, then also between them.
 #
-# And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays, too: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often. Four GPUs read a sequence about four times as fast as one, so the **throughput**, in tokens per second, suffers only a little.
+# And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays more: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often, and by `plan` that alone costs over a tenth. So the **throughput**, in tokens per second, falls by about a seventh; a second forward costs over a fifth.
 #
-# So much for the bar. Does it really fit? All programs of this course, `doctor`, `plan`, `sweep` and `predict`, ask one question, `gpu_memory` of a **job**, and say what they assume. The table above the bars is their answer.
+# So much for the bar. Does it really fit? All programs of this course, `doctor`, `plan`, `sweep` and `predict`, ask one question, `gpu_memory` of a **job**, and say what they assume.
 #
-# Read its second column, a trainer like Megatron. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes. *Gathered* holds two layers, because prefetch brings the next. *Other* is what no formula of a model has: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because a fused kernel in feed-forward keeps less. Together they leave 0.08 GiB<!-- =(load_device("v100_sxm_32").usable_bytes - gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, parallel=ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True))).total) / GiB --> of what a V100 offers to a program. Nobody would rent eight GPUs on that.
+# Read its second column, a trainer like Megatron. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes. *Gathered* holds two layers, because prefetch brings the next. *Other* is what is not the model's: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because a fused kernel in feed-forward keeps less. Together they leave 0.08 GiB<!-- =(load_device("v100_sxm_32").usable_bytes - gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, parallel=ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True))).total) / GiB --> of what a V100 offers to a program. Recomputing all on FSDP alone takes 35.0 GiB<!-- =gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, recompute="full", parallel=ParallelConfig(dp=8, zero_stage=3))).total / GiB -->, because its head holds whole logits.
 #
-# The third column is plain PyTorch, which keeps what sequence parallelism gathers, and it lacks six. Each column is right, for its trainer. So take both cures and recompute every second layer: then a trainer like Megatron needs 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, and that fits with room.
+# The third column is plain PyTorch, which keeps what sequence parallelism gathers, and it lacks six GiB. So take both cures and recompute every second layer, though that is as slow as a second forward: then a trainer like Megatron needs 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, which fits with room.
 #
 # </details>
 #
@@ -601,9 +601,9 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # | what hurts | take | because |
 # | --- | --- | --- |
-# | only states do not fit | FSDP | its messages hide |
+# | only states do not fit | FSDP | its messages mostly hide |
 # | one sequence does not fit | TP in the NVLink domain, FSDP between | cheaper than a second forward, where the wires are fast for the GPU |
-# | the same, but messages cost more | recompute | it needs no wire |
+# | the same, but messages cost more | recompute, if the logits fit | it needs no wire |
 # | a domain is too small, or memory still lacks | TP and recompute | a wider `tp` needs slow wires |
 # | fewer sequences in a batch than GPUs | TP, too | FSDP needs a sequence for each rank |
 # | everything fits | DDP | no weights to gather |
@@ -614,7 +614,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # ## What still hurts
 #
-# You compared four ways by hand, and left one out. If `plan` may choose freely for these eight GPUs, it takes `tp` 4 with a pipeline of two stages, which fits and recomputes nothing. On a thousand GPUs there are thousands of such layouts, so in lesson 08 a program finds the fastest that fits.
+# You compared four ways by hand, and left one out. If `plan` may choose freely for these eight GPUs, it takes `tp` 4 with a pipeline of two ranks, which fits and recomputes nothing. On a thousand GPUs there are thousands of such layouts, so in lesson 08 a program finds the fastest that fits.
 
 # %%
 score()

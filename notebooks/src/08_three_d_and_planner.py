@@ -55,7 +55,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 #
 # The light violet beginnings are alike, because all compute the same model. What follows is the layout's price.
 #
-# In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks would wait 31/8 of their busy time. A schedule that you will meet below fills not quite a third of that. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
+# In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks would wait 31/8 of their busy time. The **zero bubble** schedule fills a part of that. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
 # The third takes eleven seconds longer than the first, which makes four months. Is there a better fourth layout? How would you know, before you rent?
 #
@@ -242,7 +242,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 #
 # Memory comes last, and still took more than half of what was left. Only a layout that fits is priced.
 #
-# > **To keep.** Most layouts fail by counting, most of the others by memory. Speed decides among few.
+# > **To keep.** Most layouts break a rule, and of the rest most do not fit. Speed decides among few.
 #
 # </details>
 
@@ -283,11 +283,11 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left 
 # </details>
 
 # %% [markdown]
-# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 18 to 36. If eight ranks recomputed half, as sixteen do, activations would stay at 35: twice the layers, half the sequences. With five for other memory that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
+# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 18 to 36. If eight ranks recomputed half, as sixteen do, activations would stay at 35: twice the layers, half the sequences. With other memory that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
 #
-# So eight ranks must recompute *all* layers, and keep hardly any activations. Compare the first two columns: `recompute` costs a little more than `bubble` saves, and twice the gradients take longer along `dp`.
+# So with ZeRO 1 eight ranks must recompute *all* layers, and keep hardly any activations. Compare the first two columns: `recompute` costs a little more than `bubble` saves, and twice the gradients take longer along `dp`.
 #
-# > **To keep.** With ZeRO 1, the winner is the shortest pipeline that fits without recomputing everything.
+# > **To keep.** On this network the winner is the shortest pipeline that fits without recomputing everything.
 #
 # ### How much room do you leave?
 #
@@ -300,9 +300,9 @@ for one in planner.ranked(full, 3):
     print(f"pp {one.policy['pp']:2}: {one.step_s:.2f} s, with {fills}")
 
 # %% [markdown]
-# Now `pp` 8 wins, by five hundredths, and fills a GPU to less than three GiB. Would you rent 16,384 of them on that? Formulas of memory were held against measured peaks as well. On 18 runs of torchtitan ours is off by less than one percent. But of InternEvo's runs each took 1.7 times as much, and nobody knows what was measured there. If yours are like that, the fast layout dies in its first step. `plan` leaves six hundredths free unless you tell it otherwise.
+# Now `pp` 8 wins, by five hundredths, and leaves less than three GiB. Would you rent 16,384 of them on that? Formulas of memory were held against 201 measured peaks as well. In 115 of these runs the share above ours would kill `pp` 8 in its first step. In 11 it would kill `pp` 16, and six of them are one source's, InternEvo's. `plan` leaves six hundredths free unless you tell it otherwise.
 #
-# > **To keep.** A layout that wins by the last three GiB has not won yet. Leave room for what the formula does not know.
+# > **To keep.** A layout that fits by three GiB has not won yet. Leave room for what the formula does not know.
 #
 # Now play the winner's step through, the one with room, each box as long as the formula says, in lesson 04's order.
 
@@ -431,7 +431,7 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # %% [markdown]
 # But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So by this model Meta's restarts took no longer on average.
 #
-# In `slow checkpoints too` a write takes a minute, and goodput sinks by seven points more. To take `pp` 8 in place of 16 would have cost less than that.
+# In `slow checkpoints too` a write takes a minute, and goodput sinks by seven points more. That is more than `pp` 8 with everything recomputed would cost.
 #
 # ## Back to the three colleagues
 #
@@ -449,7 +449,7 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 # %% [markdown]
 # Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. Cut sequences make it 72, if the formula is right.
 #
-# How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order. And both recompute half of their layers, so what the formula gets wrong there it gets wrong for both.
+# How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order. And the whole difference is bubble, twice as long. All else is alike, so there an error hits both.
 #
 # > **To keep.** Before you rent, ask how wrong the formula would have to be to change your answer.
 #
@@ -478,7 +478,8 @@ with TemporaryDirectory() as folder, chdir(folder):
 # | the best three | one percent apart, so for us equal: take the third, which leaves sequences whole |
 # | four of five | of the measured steps of left-out sources, so many lay in a range as wide as this one |
 # | MFU | the model's own operations, as a share of the peak |
-# | memory | full to within two GiB; about half of it costs five percent at most |
+# | assumed | what you did not say: read it before you believe the rest |
+# | memory | full, but for the six hundredths that stay free; about half of it costs five percent at most |
 # | small enough | how to try it here |
 # | played through | the best hundred agree within three percent |
 #
@@ -488,7 +489,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 viz.planner_explorer()
 
 # %% [markdown]
-# <details><summary>What you may have found</summary>On the slow network gradients along `dp` cost more, so `pp` 64 wins, whose ranks hold fewer of them. On the fast one ZeRO 3 fetches layers in time, so `pp` 8 wins, and recomputes nothing.</details>
+# <details><summary>What you may have found</summary>On the slow network `pp` 64 wins, which was one percent behind: its ranks hold fewer gradients. On the fast one `pp` 8 wins with ZeRO 3. Fetching costs a second, but it recomputes nothing and halves the bubble.</details>
 #
 # | what you want to know | ask |
 # | --- | --- |
@@ -553,9 +554,9 @@ viz.plot_calibration()
 # %% [markdown]
 # Each diamond says how far off the formula was for one source that its fit had never seen. The middle one, the **median**, lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements may be hardly better: two published tables of the same run lie as far apart as the shading is wide.
 #
-# The upright stroke is the error of a fit that *has* seen other runs of the same source. Compare each stroke with its diamond. Left out, a source is up to about twice as far off, but still within nine percent; only the lowest line is far away. So little was learnt by heart.
+# The upright stroke is the error of a fit that *has* seen other runs of the same source. Compare each stroke with its diamond. Left out, a source is up to a little more than twice as far off, but still within nine percent; only the lowest line is far away. So little was learnt by heart.
 #
-# InternEvo sticks out, because all its runs took longer than predicted, and by about the same share. No constant that is fitted to others can know that. If your cluster is like that, measure three steps of your own; *Going deeper* shows what they are worth.
+# InternEvo sticks out, because all its runs took longer than predicted, and by about the same share. No constant that is fitted to others can know that. If your cluster is like that, measure three steps of your own; *Two more questions to the fit* shows what they are worth.
 
 # %% [markdown]
 # ## Is the order right?
@@ -589,7 +590,7 @@ for row in orders:
 # %% [markdown]
 # ## Two more questions to the fit
 #
-# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
+# All of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
 #
 # The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole sequences anew.
 

@@ -59,7 +59,7 @@ def _prepare(chart: Axes, found: Found, slowest: float) -> None:
     chart.set_ylim(fastest * (1 - 0.09 * slowest), fastest * slowest * 1.02)
     chart.axvline(room, color=style.SOFT, linewidth=1.5, linestyle=(0, (4, 3)), zorder=1)
     chart.tick_params(length=0, pad=6)
-    chart.set_xlabel(f"GiB on the fullest GPU; dashed: {found.job.cluster.device.name} has {room:.1f}", labelpad=8)
+    chart.set_xlabel(f"GiB on the fullest GPU; dashed: the {room:.1f} that a plan may fill", labelpad=8)
     charts.write(chart, 0, 1.06, "seconds of a step", color=style.SOFT)
     charts.centre_on_ticks(chart)
 
