@@ -475,7 +475,7 @@ with TemporaryDirectory() as folder:
 #
 # Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The next cell draws their losses, and below them how far each run is from one device. Ask of each whether rounding alone could have taken it there.
 #
-# **Predict.** Which runs are sound? The upper picture shows their losses, in which hardly anything can be seen. Name them, as `"AC"` or `"none"`.
+# **Predict.** Which runs are sound? Their losses alone tell hardly anything. Name them, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
 names = sorted(
