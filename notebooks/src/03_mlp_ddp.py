@@ -77,7 +77,7 @@ viz.plot_loss_curves(
 # - find a mistake behind a loss that looks right.
 # - read and change such a training in PyTorch alone.
 #
-# *50 minutes; exercises, about three hours.*
+# *55 minutes; exercises, about three hours.*
 #
 # <details><summary>Before you start</summary>You need lessons 00 and 02. Everything ran on CPUs, over gloo.</details>
 

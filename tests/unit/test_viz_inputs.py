@@ -97,8 +97,9 @@ def test_a_difference_is_made_from_the_files_and_counts_a_line_in_place_of_anoth
     shown = viz.show_difference(old, new)
     assert shown.place == "old.py -> new.py, changed lines: 2"
     assert shown.code.splitlines() == ["@@ -2,6 +2,8 @@", " b", " c", "-d", "+D", "+", *[" e", " f", " g"], "+h"]
-    markdown = shown._repr_mimebundle_()["text/markdown"]
-    assert markdown == f"`{shown.place}`\n\n```diff\n{shown.code}\n```"
+    page = shown._repr_mimebundle_()["text/html"]
+    assert "old.py -&gt; new.py" in page and " b\n c\n<span style='background: rgba(213" in page
+    assert page.count("<span") == 4 and ">+h</span></pre>" in page
     assert repr(shown) == f"# {shown.place}\n{shown.code}"
     assert viz.show_difference(old, old).code == ""
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import html
 import inspect
 from collections.abc import Callable, Collection
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+_BLOCK = "font-family: monospace; line-height: 1.35; overflow-x: auto; background: none"
+
 
 class Source:
-    """Source text of one function or class, or what changed in a file, as Markdown where that is shown."""
+    """Source text of one function or class, as Markdown where that is shown."""
 
-    def __init__(self, place: str, code: str, language: str = "python") -> None:
+    def __init__(self, place: str, code: str) -> None:
         self.place = place
         self.code = code
-        self.language = language
 
     def __repr__(self) -> str:
         return f"# {self.place}\n{self.code}"
@@ -24,7 +26,25 @@ class Source:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, Any]:
-        return {"text/markdown": f"`{self.place}`\n\n```{self.language}\n{self.code}\n```", "text/plain": repr(self)}
+        return {"text/markdown": f"`{self.place}`\n\n```python\n{self.code}\n```", "text/plain": repr(self)}
+
+
+class _Difference(Source):
+    """What changed from one file to the next: new lines on green, old ones on red, on any page."""
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        lines = "\n".join(map(_on_its_colour, self.code.splitlines()))
+        page = f"<div><code>{html.escape(self.place)}</code></div>\n<pre style='{_BLOCK}'>{lines}</pre>"
+        return {"text/html": page, "text/plain": repr(self)}
+
+
+def _on_its_colour(line: str) -> str:
+    """A changed line has the page's letters on a tint that lets the page through."""
+    tint = {"+": "rgba(0, 158, 115, 0.25)", "-": "rgba(213, 94, 0, 0.25)"}.get(line[:1])
+    written = html.escape(line)
+    return f"<span style='background: {tint}'>{written}</span>" if tint else written
 
 
 def show_source(thing: Callable[..., Any] | type | Path) -> Source:
@@ -47,7 +67,7 @@ def show_difference(old: Path, new: Path) -> Source:
     before, after = (path.read_text(encoding="utf-8").splitlines() for path in (old, new))
     changed = _changed_lines(before, after)
     _, _, *lines = list(difflib.unified_diff(before, after, n=2, lineterm="")) or ["", ""]
-    return Source(f"{old.name} -> {new.name}, changed lines: {changed}", "\n".join(lines), "diff")
+    return _Difference(f"{old.name} -> {new.name}, changed lines: {changed}", "\n".join(lines))
 
 
 def _changed_lines(before: list[str], after: list[str]) -> int:
