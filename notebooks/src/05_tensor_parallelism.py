@@ -67,7 +67,7 @@ whole_layers = {
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. **Recomputation**, or activation checkpointing, would help: throw activations away, and compute them once more in backward, a piece of the sequence at a time. But that makes one sequence slower, and it is slow enough.
+# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. **Recomputation**, or activation checkpointing, throws activations away and computes them once more in backward. But there a whole layer would be back at once. And it makes one sequence slower still.
 #
 # So let several GPUs work on the same layer and the same sequence **at the same time**, and share its matrices. Then memory and time shrink together.
 
@@ -180,7 +180,7 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# After the first matrix of the **first** attempt rank 0 had two finished hidden numbers, and with these it can go on alone. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
+# After the first matrix of the **first** attempt rank 0 had two finished hidden numbers, and with these it can go on alone. So take the left half of the first picture and the right half of the one *put right*. We add $b_2$ once, afterwards.
 #
 # With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers for each sample in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
@@ -283,7 +283,7 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 # | $f$ | at the beginning | changes nothing, the **identity** | **adds** |
 # | $g$ | at the end | **adds** | changes nothing |
 #
-# Autograd does not see our `all_reduce`. PyTorch's differentiable one, in `torch.distributed.nn.functional`, adds up in backward as well: in $g$'s place its gradients would be p times too large. So each operator becomes a `torch.autograd.Function` with a backward of its own.
+# Autograd does not see our `all_reduce`. PyTorch's differentiable one, in `torch.distributed.nn.functional`, adds up in backward as well: in $g$'s place its gradients here would be twice as large. So each operator becomes a `torch.autograd.Function` with a backward of its own.
 #
 # > **To keep.** Where forward changes nothing, backward adds; where forward adds, backward changes nothing.
 
@@ -329,7 +329,7 @@ viz.show_source(RowParallelLinear)
 #
 # ## A whole layer
 #
-# The feed-forward block of a decoder layer is our pair already, except that Llama has two matrices on the way in. Cut both by outputs. Their outputs are multiplied number by number, so a rank with the same rows of both needs nobody.
+# The feed-forward block of a decoder layer is our pair already, except that Llama's, a **SwiGLU**, has two matrices on the way in. Cut both by outputs. Their outputs are multiplied number by number, so a rank with the same rows of both needs nobody.
 #
 # And attention? The softmax is nonlinear as well, so it must get finished numbers. A head computes $\text{softmax}(q k^T) v$ from its own $q$, $k$ and $v$ alone. So give each rank whole heads, and it can compute them to the end without asking anyone.
 
@@ -511,13 +511,13 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 #
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing. Nothing hides them, so they are **exposed communication**.
 #
-# Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses these six of its 18 links: 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens several rings at once, along different links, and so uses all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> of a GPU: 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
+# Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one of them: 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens several rings at once, along different links, and so uses all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> of a GPU: 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
 #
 # Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so in our schedule it has to wait. *Going deeper* has two others.
 #
 # </details>
 #
-# > **To keep.** Tensor parallelism sends in every layer, so it lives **inside the NVLink domain**: the GPUs that NVLink joins, a node's eight or a rack's 72.
+# > **To keep.** Tensor parallelism sends in every layer, so it lives **inside the NVLink domain**: the GPUs that NVLink joins, a node's four or eight, a rack's 72.
 
 # %% [markdown]
 # ## Bug museum
@@ -585,11 +585,11 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 #
 # A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with. So prove the same code on a small model, of two layers, before the large one starts.
+# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3 A and C (question 1) are hundreds of times as far off. But a model too large for one device has no grey line to compare with. So prove the same code on a small model, of two layers, before the large one starts.
 #
 # </details>
 #
-# > **To keep.** A curve that drifts may be sound, and one that agrees may be wrong. Only the ladder says where a bug sits.
+# > **To keep.** A curve that drifts may be sound, and one that agrees may be wrong. Only the ladder tells them apart.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -640,7 +640,7 @@ if rank == 0:
 #
 # How many ranks, which **TP degree**? At most a domain's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #
-# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. Ask for each part of the layer whether it is cut. How many GiB does each GPU keep?
+# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. Each norm keeps its input and its output, 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
 
 # %%
 shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
@@ -663,7 +663,7 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of
 #
 # ## What still hurts
 #
-# When Meta trained the 405B on short sequences, they joined tensor parallelism with a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies.
+# When Meta trained the 405B on short sequences, 8 tensor-parallel ranks times 16 pipeline stages held the model once, and all 16,384 GPUs 128 copies.
 #
 # Adam's states, 12 bytes<!-- =12 --> a parameter, would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> on each GPU, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there.
 
@@ -711,7 +711,7 @@ for name, link in links.items():  # by formula: all layers
     print(f"{name:26} {rate:.2f} times as fast in turn, {overlapped:.2f} times in two half-batches")
 
 # %% [markdown]
-# With all links our four GPUs become 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. At best, because the formula lets half of a batch compute as efficiently as a whole one, and lets sending cost the GPU nothing. This is **Domino**'s schedule. PyTorch's **async TP** cuts a single product and its sum into chunks instead, so it works with one sequence, too.
+# With all links our four GPUs become 3.99<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. That is the best case, because the formula lets half of a batch compute as efficiently as a whole one, and lets sending cost the GPU nothing. This is **Domino**'s schedule. PyTorch's **async TP** cuts a single product and its sum into chunks instead, so it works with one sequence, too.
 #
 # It is no cure for a slow wire. Over InfiniBand it brings 1.68<!-- =(lambda run: 4 * run.compute_s / run.overlapped_s)(costs.tensor_overlap(32 * [2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 64 * [1.5 * 2048 * 4096 * 2 / (1 * INFINIBAND.bandwidth_bytes_per_s)], latency_s=6 * INFINIBAND.alpha_s)) --> times, because there is more to hide than to compute.
 #
@@ -735,7 +735,7 @@ for part, first in zip(parts, firsts, strict=True):
 print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goals, reduction="none")))
 
 # %% [markdown]
-# That is three numbers a token instead of 128,256, and none in backward. In PyTorch you write `with loss_parallel():` around loss and backward. The embedding is the mirror image. A rank has some rows and gives zeros for other tokens, so one all-reduce brings every token its row.
+# That is three numbers a token instead of 128,256, and none in backward. In PyTorch you write `with loss_parallel():` around loss and backward, and the head's plan keeps the DTensor, `ColwiseParallel(use_local_output=False)`. The embedding is the mirror image. A rank has some rows and gives zeros for other tokens, so one all-reduce brings every token its row.
 #
 # ## Sequence parallelism
 #

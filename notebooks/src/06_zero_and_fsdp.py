@@ -89,7 +89,7 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. Its weights are in float32, so it needs no precise copy.
+# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**, a *flat parameter*. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. Its weights are in float32, so it needs no precise copy.
 #
 # Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so each makes the step of one device.
 
@@ -170,9 +170,9 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 #
 # Put the two steps side by side. Lesson 03 reduced, gathered and updated, whereas we reduce, update and gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights instead of gradients. In each half a rank sends 19 numbers, as before.
 #
-# > **To keep.** ZeRO-1 saves memory, and not one number more is sent.
-#
 # </details>
+#
+# > **To keep.** ZeRO-1 saves memory, and not one number more is sent.
 
 # %% [markdown]
 # ## Step two: the gradients
@@ -213,9 +213,9 @@ print("ZeRO-1 makes", made[1])
 #
 # Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients must be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches.
 #
-# > **To keep.** With gradient accumulation ZeRO-2 pays for memory with messages, so ZeRO-1 is better as long as whole gradients fit.
-#
 # </details>
+#
+# > **To keep.** With gradient accumulation ZeRO-2 pays for memory with messages, so ZeRO-1 is better as long as whole gradients fit.
 
 # %% [markdown]
 # ## Step three: the weights
@@ -294,7 +294,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %% [markdown]
 # ### Eight steps
 #
-# The Kempner Institute's workshop, which lent us the perceptron (it is not public), counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update.
+# A workshop of the Kempner Institute counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update. PyTorch says **unshard** for gather and **reshard** for free.
 #
 # **Predict.** The library takes both units through all eight. Let each rank cut its four samples into four micro-batches, and make one update. Data parallelism would add up the four gradients first, and send 38 numbers once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
 
@@ -330,7 +330,7 @@ for event in ledger().events:
 #
 # The list above shows one micro-batch, and leaves out only *free*. All weights are gathered twice, and all gradients reduced once. In each of these three rounds of collectives a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
-# What a rank sends in a step is its **communication volume**. Its unit is what a rank sends to gather all weights once: here 19 numbers, on many ranks nearly all $\Psi$ parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. For $m$ micro-batches data parallelism and ZeRO-1 have a volume of 2, an all-reduce. ZeRO-2 reduces gradients $m$ times and gathers weights once. So for our four the volumes are 2, 5 and **12**.
+# What a rank sends in a step is its **communication volume**. We count it in gathers of all weights: here 19 numbers each, on many ranks nearly $\Psi$, the number of parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. For $m$ micro-batches data parallelism and ZeRO-1 have a volume of 2, an all-reduce. ZeRO-2 reduces gradients $m$ times and gathers weights once. So for our four the volumes are 2, 5 and **12**.
 #
 # </details>
 #
@@ -339,7 +339,7 @@ for event in ledger().events:
 # %% [markdown]
 # ## Must we wait for the weights?
 #
-# So FSDP sends three volumes where data parallelism sends two. Does that cost time? In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
+# So FSDP has a volume of 3, data parallelism of 2. Does that cost time? In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
 #
 # Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after another, 9 ms<!-- =6 * 1.5 --> of computing, 12 gathers and 6 reduce-scatters make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
@@ -595,7 +595,7 @@ display(
 #
 # On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture below the bars, even ZeRO-2 stays above the red line, so the stage to take depends on how many share.
 #
-# And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown that the training stays the same.
+# And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown it for FSDP: the training stays the same.
 #
 # </details>
 #
@@ -610,7 +610,7 @@ display(
 # %% [markdown]
 # Go down the table, and stop at the first line that makes the model fit.
 #
-# *Going deeper* shows what the table leaves out. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between nodes: **HSDP**. And the root, embedding and head, is whole all the time: in Llama 3.1 8B 2.1 GB<!-- =2 * 2 * load_model("llama3_1_8b").vocab_size * load_model("llama3_1_8b").hidden_size / GB -->, unless these get units of their own.
+# *Going deeper* shows what the table leaves out. If the wires between nodes are slow, each node's GPUs can share a whole copy, so that only gradients travel between nodes: **HSDP**. And the root, embedding and head, stays whole through forward and backward: in Llama 3.1 8B 2.1 GB<!-- =2 * 2 * load_model("llama3_1_8b").vocab_size * load_model("llama3_1_8b").hidden_size / GB -->, unless these get units of their own.
 #
 # And a gather hides only behind enough computing. On 64 H100s of the Kempner cluster, the gather of a Llama 3.1 8B layer hides in forward if each GPU has at least about 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens.
 
@@ -623,7 +623,7 @@ display(
 #
 # So FSDP wants many tokens on each GPU, although tokens make activations, which FSDP does not cut. Besides, every GPU reads a sequence of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 sequences in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one sequence. But these ranks wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one sequence. But these ranks wait for its sums in forward, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -658,7 +658,7 @@ score()
 #
 # $$\frac{p-1}{p}\,\Psi\text{ numbers}$$
 #
-# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many times as much does FSDP send in a micro-batch, to two decimals?
+# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. What is FSDP's volume in a micro-batch, to two decimals?
 
 
 # %%
@@ -695,7 +695,7 @@ for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "
 #
 # ## What is a unit? Four policies
 #
-# We made every layer a unit. Small units make many short messages, and each message costs a **latency**. Large units make fewer, but then much is whole at a time. OLMo has names for several such choices, called **policies**, and we show four. A policy looks at a model and says which modules belong together. What it leaves over is the root's unit.
+# We made every layer a unit. Small units make many short messages, and each message costs a **latency**. Large units make fewer, but then much is whole at a time. OLMo has names for several such choices. PyTorch calls one a **wrapping policy**; we show four. A policy looks at a model and says which modules belong together. What it leaves over is the root's unit.
 
 # %%
 policies = {
