@@ -138,7 +138,7 @@ viz.plot_gradients(halves, whole)
 #
 # $$\frac{1}{8}\sum_{i=1}^{8}\ell_i \;=\; \frac{1}{2}\,\Bigg(\underbrace{\frac{1}{4}\sum_{i=1}^{4}\ell_i}_{\text{mean of rank 0}} \;+\; \underbrace{\frac{1}{4}\sum_{i=5}^{8}\ell_i}_{\text{mean of rank 1}}\Bigg)$$
 #
-# This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, reads its own rows, and updates with the average of all gradients.
+# This is **data parallelism**, in PyTorch **DDP**. Every rank has a copy of the whole model, called its **replica**, reads its own rows, and updates with the average of all gradients.
 #
 # Two conditions hide in the formula: all ranks average equally many losses, and no row's loss depends on other rows.
 #
@@ -151,7 +151,7 @@ viz.plot_gradients(halves, whole)
 #
 # Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**: the root of the sum of all their squares. The update makes new **parameters**, and several steps make a **loss curve**.
 #
-# An error in one spreads to the later ones, unless something hides it. So compare in this order. We call the five a **ladder**, and each a rung.
+# An error in one spreads to the later ones, unless something hides it. So compare in this order. Elsewhere such a comparison is called a test of **numerical parity**, and its last part **loss parity**. We call the five a **ladder**, and each a rung.
 
 
 # %%
@@ -248,7 +248,7 @@ print(f"the lonely row counts {counts[0].item():g} times as much as it should")
 #
 # In the mean of seven each row counts a seventh, and the average halves that. A fourteenth is 0.57 of an eighth. But the lonely row is alone in its mean, so it counts one half, which is four times its due! This mistake is the **mean of means**.
 #
-# The cure has two parts. Each rank takes the **sum** of its losses, and divides it by eight, the number of *all* rows. The average over ranks will divide by two as well, so it multiplies by two first. Then each row counts half of 2/8, an eighth. In the libraries' words this is *per-token loss normalization*, and `num_items_in_batch` is the number to divide by.
+# The cure has two parts. Each rank takes the **sum** of its losses, and divides it by eight, the number of *all* rows. The average over ranks will divide by two as well, so it multiplies by two first. Then each row counts half of 2/8, an eighth. In the libraries' words this is *per-token loss normalization*. Hugging Face's Trainer divides by `num_items_in_batch`, and counts it over all ranks if `average_tokens_across_devices` is on.
 #
 # </details>
 
@@ -299,11 +299,11 @@ run_ranks(one_step, 4)
 sent = [ledger().bytes_sent(rank) for rank in range(4)]
 print(f"38 gradients of 4 bytes, sent {sum(sent) / (38 * 4):g} times")
 formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for each parameter
-# Ranks differ by 4 bytes, because the two numbers of layer2.bias make no four equal chunks.
+# Ranks differ by up to 8 bytes, because the two numbers of layer2.bias make no four equal chunks.
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# OLMo 1B has 1.2<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. Send them in bfloat16, their **reduce dtype**; float32 is safer and takes twice as long. On 64 H100s in Kempner's nodes NCCL cuts them into four pieces, and each piece goes round a ring through another card. Then the bytes of all gradients take 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->.
+# OLMo 1B has 1.2<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. Suppose that we send them in bfloat16. The format of what is sent is the **reduce dtype**. It halves the bytes, but it rounds each sum, so frameworks often default to float32, which takes twice as long. On 64 H100s in Kempner's nodes, with four GPUs and four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB --> each, NCCL cuts them into four pieces and sends each round a ring of its own, through its own network card. Almost twice the bytes have to pass, so all gradients take 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->.
 #
 # Training takes six operations for each parameter and token, two forward and four backward. With 8192 tokens on each GPU that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 reaches 40 %<!-- =40 --> of its peak, its **MFU** (lesson 01). Sent after backward, the bytes alone would fill a seventh of the step, and latency comes on top.
 
@@ -411,7 +411,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # </details>
 #
-# So much for a small model. OLMo has the opposite trouble, because on a ring of 64 GPUs each all-reduce pays 0.76 ms<!-- =1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> of latencies before the first byte counts. The bytes of all gradients took 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->. Compare:
+# So much for a small model. OLMo has the opposite trouble, because on a ring of 64 GPUs each all-reduce pays 0.76 ms<!-- =1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> of latencies before the first byte counts. The bytes of all gradients took 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->. Backward hides most of them, as long as a bucket leaves before the next one is full; *Going deeper* counts what is left. Compare:
 #
 # | OLMo's gradients leave | all-reduces | their latencies |
 # | --- | --- | --- |
@@ -545,7 +545,7 @@ viz.plot_museum(falls)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little, because it sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395).
+# A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little. It was to send float32 and sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). That is allowed if you choose it, and a bug if you do not know it.
 #
 # **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. The lengths alone could not tell that from doubled gradients; the ladder can, because gradients stand below their norm. **C** is sound. So why do the curves look alike?
 #
@@ -571,10 +571,10 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # | your case | take |
 # | --- | --- |
 # | fits, backward outlasts the communication | data parallelism |
-# | fits, communication is exposed | a hierarchy, or larger batches, as by gradient accumulation |
+# | fits, communication is exposed | a **hierarchical** all-reduce (lesson 02), or more tokens for each all-reduce, as by gradient accumulation |
 # | does not fit | lessons 04 to 06 |
 #
-# With 8192 tokens on each of 64 GPUs, OLMo's backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. On Kempner's nodes, sent with a layer in each bucket, the gradients take 36 ms<!-- =1e3 * (16 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100"))) + comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100")))) --> through all cards, a third of it latency. Backward hides nearly all of that. With a quarter of the tokens it no longer could.
+# With 8192 tokens on each of 64 GPUs, OLMo's backward takes 97 ms<!-- =4e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. On Kempner's nodes, sent with a layer in each bucket, the gradients take 36 ms<!-- =1e3 * (16 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100"))) + comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2, node_size=4).time_s(wires(load_cluster("kempner_h100")))) --> through all cards, a third of it latency. Backward hides all of it but the last two buckets. With a quarter of the tokens it no longer could.
 #
 # > **To keep.** Data parallelism is the first choice as long as the model fits and each GPU has tokens enough to hide its communication.
 
@@ -680,7 +680,7 @@ for name, rungs in off.items():
 #
 # $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
 #
-# So B hides the four well. Only $\varepsilon$ does not grow, so it left a hundred-thousandth in the museum. C's is not small beside gradients of a few hundredths.
+# So B hides the four well. Only $\varepsilon$ does not grow with the gradients, and that is where the last hundred-thousandth comes from. C's is not small beside gradients of a few hundredths.
 #
 # D hides it best. Even one device's gradients are longer than its limit, so all are cut to the same length before Adam sees them. In E one device cuts only the second gradient, but with four times the length all three are cut.
 #
@@ -741,7 +741,7 @@ viz.plot_scaling(lines, title="What is left of each GPU, by wires and tokens on 
 #
 # Buckets fill more slowly than they travel, so none has to queue. Only the first layer's and the table's are exposed, because they are full when backward ends. So the step is longer by both of their times, 151 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=wires(load_cluster("kempner_h100")), itemsize=2, bucket_bytes=128 * MiB).overlapped_s -->, of which one device's are 97 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=wires(load_cluster("kempner_h100")), itemsize=2, bucket_bytes=128 * MiB).efficiency() -->. By the same formula, 65 buckets of 25 MiB<!-- =25 * MiB / MiB --> would leave 95 %<!-- =100 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=wires(load_cluster("kempner_h100")), itemsize=2).efficiency() -->: they pay more latencies, but each still travels while the next one fills.
 #
-# In the top curve, with 32,768 tokens, backward hides all but these two. With 8192 it does so, too; but the two pay more latencies on a longer ring, and that costs six hundredths on 256 GPUs. With 2048 a bucket travels longer than the next one fills, so they queue, and over Ethernet, with one card a GPU, even 32,768 tokens are too few.
+# In the top curve, with 32,768 tokens, backward hides all but these two. With 8192 it does so, too; but the two pay more latencies on a longer ring, and that costs six hundredths on 256 GPUs. With 2048 the same two weigh four times as much, and from 16 GPUs on a bucket travels longer than the next one fills, so they queue, and over Ethernet, with one card a GPU, even 32,768 tokens are too few.
 #
 # </details>
 
@@ -750,7 +750,7 @@ viz.plot_scaling(lines, title="What is left of each GPU, by wires and tokens on 
 #
 # Twice the ranks read twice the rows. Is training over in half the steps? More rows make a gradient less noisy, and a gradient with less noise allows **longer** steps. Picture a bowl. `N` workers see its slope with noise, and step along their average. At the bottom the slope is zero. So we call the slope's square, averaged over all steps of the run, the error. The theorem of **parallel SGD** says that after enough steps, with the right learning rate, it falls like $1/\sqrt{NT}$.
 #
-# Then `N` workers need an `N`-th of the steps, and their learning rate is `N` times as large: the **linear scaling rule**. One worker makes 3072 steps, 4 make 768, 16 make 192, 64 make 48. **Before you run it**: up to how many workers does the error stay the same? And what if all keep one worker's learning rate?
+# The right learning rate grows like $\sqrt{N/T}$. So `N` workers need an `N`-th of the steps, and their learning rate is `N` times as large: the **linear scaling rule**. One worker makes 3072 steps, 4 make 768, 16 make 192, 64 make 48. **Before you run it**: up to how many workers does the error stay the same? And what if all keep one worker's learning rate?
 
 # %%
 from course_lib.training.psgd import Quadratic, psgd_alone, stepsize, transient_steps
@@ -767,7 +767,7 @@ viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 #
 # Up to 4 workers the error stays. With one worker's learning rate 4 are already three times as far off: less noise alone buys nothing, if the steps stay short.
 #
-# With 64 workers the rule asks for more than the bowl allows, because no step may be longer than 1. Their 48 steps are too few, and "enough steps" grows with `N`: open circles have too few. The theorem gives a bound, so filled circles come near their dashed line and need not lie on it. In the line of 30 most of the error is the way still to go, which no average shortens.
+# With 64 workers the rule asks for a learning rate of 3.1. The theorem allows at most one over the bowl's curvature, here 1. Their 48 steps are too few, and "enough steps" grows with `N`: open circles have too few. The theorem gives a bound, so filled circles come near their dashed line and need not lie on it. In the line of 30 most of the error is the way still to go, which no average shortens.
 #
 # </details>
 #
