@@ -285,7 +285,7 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
-# Try it on the upper row: six latencies and six quarters of the tensor make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->.
+# This is the **α-β model**. Try it on the upper row: six latencies and six quarters of the tensor make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->.
 #
 # On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 latencies and 17 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors, if each message goes through one network card. That is **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! The ring has as many messages in a row as the naive way, each with a thousandth of the bytes, so now latency costs most.
 #
@@ -364,11 +364,11 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 #
 # So much for one card. A node of Kempner's has four, and NVIDIA's library **NCCL** uses all of them: it cuts the tensor and sends each piece round a ring of its own, its **channel**, which leaves the node through its own card. Our layer's bytes then take 4.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) / wires(load_cluster("kempner_h100")).network_bytes_per_s -->, a quarter of before.
 #
-# And latency? A real rank need not wait until its message has arrived, for it can send the next one meanwhile. So follow a single chunk, and count the latencies that *it* meets. Of its 1998 hops only 498 leave one of the 250 nodes, and these cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. The 1500 hops inside cost 5 ms<!-- =1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. All in all, the ring through all cards takes 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+# And latency? A real rank need not wait until its message has arrived, for it can send the next one meanwhile. So follow a single chunk, and count the latencies that *it* meets. Of its 1998 hops about 500 leave one of the 250 nodes, and these cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. The 1500 hops inside, of 3.4 µs<!-- =1e6 * wires(load_cluster("kempner_h100")).pair.alpha_s --> each, cost 5 ms<!-- =1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. All in all, the ring through all cards takes 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
-# The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. Its rings through the 250 nodes take the same 498 slow steps. But of the 1500 hops inside it keeps only six, and that saves nearly all of their 5 ms<!-- =1494e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. It loses some of that again, because its bytes travel first inside and then between, while a ring's do both at once. It takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+# The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. Its rings through the 250 nodes take the same 498 slow steps. But of the 1500 hops inside it keeps only six, and that saves nearly all of their 5 ms<!-- =1494e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. It loses some of that again, because its bytes travel first inside, at 450 GB/s<!-- =wires(load_cluster("kempner_h100")).inside_bytes_per_s / GB --> with all three neighbours, and then between, while a ring's do both at once. It takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
-# > **To keep.** The hierarchy takes far fewer steps, so it wins until a tensor is so long that latency no longer counts.
+# > **To keep.** The hierarchy takes far fewer steps. On many nodes it wins, until its bytes cost more than the latencies that it saves.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -401,9 +401,9 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `comm.all_reduce(x)` | `dist.all_reduce(x)` | the sum is written over `x` |
-# | `comm.reduce_scatter(x)` | `dist.reduce_scatter_single(chunk, x)` | you bring the result's tensor; p divides the length |
-# | `comm.all_gather(chunk)` | `dist.all_gather_single(x, chunk)` | all chunks are equally long |
-# | `algorithm="ring"` | – | the back end chooses; `NCCL_ALGO` forces NCCL's choice, and `NCCL_DEBUG=INFO` tells it |
+# | `comm.reduce_scatter(x)` | `dist.reduce_scatter_single(chunk, x)` | you bring the result's tensor; p divides the length; before PyTorch 2.13 `reduce_scatter_tensor` |
+# | `comm.all_gather(chunk)` | `dist.all_gather_single(x, chunk)` | all chunks are equally long; before 2.13 `all_gather_into_tensor` |
+# | `algorithm="ring"` | – | the back end chooses; `NCCL_ALGO` forces NCCL's choice, and `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` tells it |
 # | `ledger()` | – | nobody counts; use a profiler |
 #
 # > **To keep.** In PyTorch you name the collective, and the back end chooses the algorithm. NCCL estimates each of its own by latency and bandwidth, as you did: rings, a pair of **trees**, and switches that add (**NVLS**, **SHARP**).
@@ -484,10 +484,10 @@ disagreement
 # | your tensor | the way | because |
 # | --- | --- | --- |
 # | short: below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest latencies |
-# | long, on 4, 8, 16, … ranks | halving-doubling | few latencies, if no wires are shared |
-# | long, on other numbers | a ring | few bytes, only to neighbours |
-# | long, on many nodes: one layer | the hierarchy | few latencies |
-# | so long that latency hardly counts: 32 layers | a ring through all cards | inside and between at once |
+# | long, on 4, 8, 16, … ranks with a card each | halving-doubling | few latencies, if no wires are shared |
+# | long, on other numbers of such ranks | a ring | few bytes, only to neighbours |
+# | long, in nodes with several cards | a ring through all cards | inside and between at once |
+# | long, on hundreds of nodes: one layer | the hierarchy | few latencies |
 #
 # *Going deeper* tries the table on a thousand ranks, and beside a measurement.
 #
@@ -551,7 +551,7 @@ print("measured by", next(found["source"]["ref"] for found in published_rows() i
 #
 # The hierarchy would take 25 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).by("hierarchical") -->. Its cards have nothing to do while it sends inside, which takes 8 ms<!-- =2e3 * (7 / 8) * 4 * GiB / wires(load_cluster("dgx_b200")).inside_bytes_per_s + 14e3 * wires(load_cluster("dgx_b200")).pair.alpha_s -->. On 32 H200s somebody compared two of NCCL's ways by name. Its ring took 22.8 ms<!-- =1e3 * next(row.measured_s for row in priced() if (row.ranks, row.algorithm) == (32, "Ring")) -->, and `NVLSTree`, which adds in the switch of each node first, took 26.8 ms<!-- =1e3 * next(row.measured_s for row in priced() if (row.ranks, row.algorithm) == (32, "NVLSTree (forced)")) -->.
 #
-# Shorter tensors are further off. At 1 MiB<!-- =1 --> the formula says 0.30 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).by("ring") -->, and 0.38 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).measured_s --> were measured. Its latencies are those of NCCL's own table, and this cluster has another network, EFA. Had we made every step wait for the slow wire, the formula would say 0.87 ms<!-- =1e3 * (next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).by("ring") + 62 * 28 / 32 * (14e-6 - 3.4e-6)) -->.
+# Shorter tensors are further off. At 1 MiB<!-- =1 --> the formula says 0.30 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).by("ring") -->, and 0.38 ms<!-- =1e3 * next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).measured_s --> were measured. Between 8 and 256 MiB<!-- =256 --> measured times lie a third to a half above the formula, and latency cannot explain all of that. The formula's latencies are those of NCCL's own table, and this cluster has another network, EFA. Had we made every step wait for the slow wire, the formula would say 0.87 ms<!-- =1e3 * (next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, MiB)).by("ring") + 62 * 28 / 32 * (14e-6 - 3.4e-6)) -->.
 #
 # Such tables mostly print the **bus bandwidth**, `busbw`: the bytes that a rank of a ring sends, over the seconds. For this row it is 377 GB/s<!-- =2 * 31 / 32 * 4 * GiB / next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)).measured_s / GB -->.
 #
@@ -644,7 +644,7 @@ for case, row in ms.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In A only latency counts, and recursive doubling has the fewest steps. In B the bytes count. The ring's 12 ms<!-- =498e3 * INFINIBAND.alpha_s + 1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s --> of latency are a twelfth of its time, and its bytes travel inside and between nodes at once. The hierarchy saves some latency, but its bytes travel first inside and then between.
+# In A only latency counts, and recursive doubling has the fewest steps. In B the bytes count. The ring's 12 ms<!-- =498e3 * INFINIBAND.alpha_s + 1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s --> of latency are a twelfth of its time, and its bytes travel inside and between nodes at once. The hierarchy saves some latency, but its bytes travel first inside and then between. In halving-doubling all four GPUs of a node send through its cards at once, four times a ring's bytes.
 #
 # In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, each through one card, which doubles its time.
 #
