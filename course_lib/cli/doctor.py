@@ -31,8 +31,13 @@ from course_lib.units import format_bytes, format_count
 _COMMAND = "doctor"
 _MOST_RANKS = 2**20
 _SETTINGS = {  # of `train`, by what they decide of a job
-    **{"convention": "dtype", "optimizer": "optimizer", "compute_dtype": "param_dtype", "offload": "offload"},
-    **{"sequence_parallel": "sequence_parallel", "recompute": "recompute", "schedule": "schedule"},
+    "convention": "dtype",
+    "optimizer": "optimizer",
+    "compute_dtype": "param_dtype",
+    "offload": "offload",
+    "sequence_parallel": "sequence_parallel",
+    "recompute": "recompute",
+    "schedule": "schedule",
 }
 
 

@@ -64,7 +64,7 @@ class Collective:
         """What is known of where the formula fails; nothing for a collective that is none of these."""
         in_switch = self.algorithm == "NVLS" or (self.algorithm is None and self.nbytes >= _IN_SWITCH[self.gpu])
         if self.leaves and self.nbytes <= _SMALL_AWAY:
-            return "small and between nodes: latency there is longer than NCCL's own figure"
+            return "small and between nodes: latency is longer than NCCL's own figure, which does not explain all"
         if in_switch and not self.leaves:
             return "NVLS: the switch adds, and half as much passes the links as in a ring"
         if self.nbytes <= _LOW_LATENCY:

@@ -64,8 +64,7 @@ def main() -> None:
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
-    tokens = torch.tensor([*text.read_bytes()])
+    tokens = torch.tensor([*Path(sys.argv[1] if sys.argv[1:] else os.__file__).read_bytes()])
     for step in range(STEPS):
         rows = rows_of(step, tokens).to(device)
 

@@ -62,6 +62,7 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    assert ranks <= LAYERS, "each stage has a block at least"
 
     # The same seed gives the same weights in every process and in every stage of this script.
     torch.manual_seed(0)
@@ -76,8 +77,7 @@ def main() -> None:
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
-    tokens = torch.tensor([*text.read_bytes()])
+    tokens = torch.tensor([*Path(sys.argv[1] if sys.argv[1:] else os.__file__).read_bytes()])
     for step in range(STEPS):
         rows = rows_of(step, tokens).to(device)
 

@@ -74,6 +74,7 @@ def main() -> None:
     # Each process takes a GPU of its own if there are enough, and computes on the CPU if not.
     device = "cuda" if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]) else "cpu"
     mesh = dist.init_device_mesh(device, (int(os.environ["WORLD_SIZE"]),), mesh_dim_names=("tp",))
+    assert HEADS % mesh.size() == 0, "each rank has whole heads"
 
     # The same seed gives the same weights in every process and in every stage of this script.
     torch.manual_seed(0)
@@ -82,8 +83,7 @@ def main() -> None:
     cut(model.to(device), mesh["tp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
-    tokens = torch.tensor([*text.read_bytes()])
+    tokens = torch.tensor([*Path(sys.argv[1] if sys.argv[1:] else os.__file__).read_bytes()])
     for step in range(STEPS):
         rows = rows_of(step, tokens).to(device)
 

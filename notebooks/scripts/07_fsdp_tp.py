@@ -85,8 +85,9 @@ def shard(model: nn.Module, mesh: dist.DeviceMesh) -> None:
 def main() -> None:
     # Each process takes a GPU of its own if there are enough, and computes on the CPU if not.
     device = "cuda" if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]) else "cpu"
-    sizes = int(os.environ["WORLD_SIZE"]) // TP, TP  # who shares matrices talks most: they are neighbours
-    mesh = dist.init_device_mesh(device, sizes, mesh_dim_names=("dp", "tp"))
+    dp, left = divmod(int(os.environ["WORLD_SIZE"]), TP)
+    assert left == 0, "each group along tp is whole"
+    mesh = dist.init_device_mesh(device, (dp, TP), mesh_dim_names=("dp", "tp"))  # neighbours talk most
     mesh._flatten("all")  # so that the gradients' norm is added up over all ranks at once
     assert BATCH % (mesh["dp"].size() * MICRO_BATCHES) == 0, "all micro-batches are equally long"
     assert MICRO_BATCHES > 1, "else the norms' gradients are added along tp in bfloat16 (pytorch#190626)"
@@ -99,8 +100,7 @@ def main() -> None:
     shard(model, mesh["dp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    text = Path(sys.argv[1] if sys.argv[1:] else os.__file__)
-    tokens = torch.tensor([*text.read_bytes()])
+    tokens = torch.tensor([*Path(sys.argv[1] if sys.argv[1:] else os.__file__).read_bytes()])
     for step in range(STEPS):
         rows = rows_of(step, tokens).to(device).chunk(mesh["dp"].size())[mesh["dp"].get_local_rank()]
 

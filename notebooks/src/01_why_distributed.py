@@ -400,8 +400,8 @@ from dataclasses import replace
 sixty_four = ParallelConfig(dp=64, zero_stage=3)
 text = costs.Work(sequence=4096, microbatch=1)
 rows = {
-    "everything is kept": costs.gpu_memory(LLAMA, sixty_four, text, zero),
-    "layers are recomputed": costs.gpu_memory(LLAMA, sixty_four, replace(text, recompute="full"), zero),
+    "everything is kept": costs.tensor_memory(LLAMA, sixty_four, text, zero),
+    "layers are recomputed": costs.tensor_memory(LLAMA, sixty_four, replace(text, recompute="full"), zero),
 }
 viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GPUs, under ZeRO-3")
 
@@ -410,7 +410,7 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 #
 # In the first bar the light blue activations end far beyond the line, because each GPU has its own sequence, and ZeRO shares only states. In the second, each of the 80 layers keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->. So you could say at least 17.6 + 5.4 = 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
 #
-# What are the other 6.7 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, what it keeps beside its input adds 1.3 GB<!-- =(gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
+# What are the other 6.7 GB<!-- =(tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, what it keeps beside its input adds 1.3 GB<!-- =(tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
 #
 # > **To keep.** ZeRO shares the states, and recomputation shrinks the activations. A large model needs both.
 #
@@ -535,7 +535,7 @@ score()
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 70B's 64 heads cannot be cut in 3 or 5, and it takes 87.3 GB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
+# On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 70B's 64 heads cannot be cut in 3 or 5, and it takes 87.3 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
 # </details>
 #
 # <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is its MFU?</summary>

@@ -24,7 +24,7 @@ from course_lib.costs import (
     GiB,
     Work,
     find_convention,
-    gpu_memory,
+    tensor_memory,
     load_device,
     pipeline_step,
 )
@@ -192,7 +192,7 @@ viz.plot_schedule(
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
-one_text = gpu_memory(LLAMA_3_1_8B, SPREAD, Work(sequence=4096, microbatch=1), ADAM)
+one_text = tensor_memory(LLAMA_3_1_8B, SPREAD, Work(sequence=4096, microbatch=1), ADAM)
 
 viz.plot_gpu_memory(
     {
@@ -206,7 +206,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the sequences are added. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the sequences are added. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # > **To keep.** More micro-batches make the bubble a smaller part of the step, but GPipe has to remember every one of them.
 #
@@ -263,7 +263,7 @@ viz.plot_held(
 #
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
-# Each further rank's **round trip** is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+# Each further rank's **round trip** is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
 #
 # > **To keep.** 1F1B waits as long as GPipe. What it saves is memory.
 #
@@ -635,7 +635,7 @@ print(f"GPUs with {mine} layers wait {waited}: {sum(shares) / p:.1%} on average"
 score()
 
 # %% [markdown]
-# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. <details><summary>One answer</summary>If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. `[8, 9, 9, 6]` spares GPU 0, the fullest: its 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.</details>
+# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. <details><summary>One answer</summary>If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. `[8, 9, 9, 6]` spares GPU 0, the fullest: its 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.</details>
 #
 # | if | then |
 # | --- | --- |
@@ -758,7 +758,7 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 # </details>
 
 # %% [markdown]
-# GPipe and interleaved have more sequences on the way, so they wait for a round trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a sequence's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
+# GPipe and interleaved have more sequences on the way, so they wait for a round trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a sequence's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
 #
 # ## Llama 3.1 405B
 #

@@ -25,7 +25,7 @@ from course_lib.costs import (
     Work,
     chain_partition,
     find_convention,
-    gpu_memory,
+    tensor_memory,
     load_device,
     rank_parameters,
     tensor_step,
@@ -56,7 +56,7 @@ def one_layer(tokens, tp=1):
     spread = ParallelConfig(tp=tp, pp=126)  # 126 stages: one layer each
     work = Work(sequence=tokens, microbatch=1)
     convention = find_convention("zero")  # 16 bytes a parameter
-    return gpu_memory(
+    return tensor_memory(
         LLAMA_405B, spread, work, convention, stage=63
     )  # in the middle: no embedding, no output head
 
@@ -640,7 +640,7 @@ if rank == 0:
 #
 # How many ranks, which **TP degree**? At most a domain's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #
-# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. Each norm keeps its input and its output, 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
+# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =tensor_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. Each norm keeps its input and its output, 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
 
 # %%
 shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
@@ -752,7 +752,7 @@ for form in (None, "keep", "regather"):
     formula = tensor_step(SMALL, tp=4, batch=3, sequence=32, sequence_parallel=form).sent_bytes[0]
     spread = ParallelConfig(tp=8, pp=126, sequence_parallel=form is not None)
     work = Work(sequence=131072, microbatch=1, keep_gathered=form == "keep")
-    kept = gpu_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63).activations
+    kept = tensor_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63).activations
     print(
         f"{form or 'without':9} equal; {formula:,} bytes a step; "
         f"a layer of the 405B keeps {kept / GiB:.1f} GiB a GPU"

@@ -58,7 +58,7 @@ TEXT = costs.Work(sequence=8192, microbatch=1)  # each GPU reads one sequence at
 
 
 def on_each_gpu(text=TEXT, **degrees):
-    return costs.gpu_memory(LLAMA, ParallelConfig(zero_stage=3, **degrees), text, ZERO)
+    return costs.tensor_memory(LLAMA, ParallelConfig(zero_stage=3, **degrees), text, ZERO)
 
 
 bars = {
@@ -549,9 +549,9 @@ except NotEqual as error:
 # %% [markdown]
 # ## Back to the eight GPUs
 #
-# We now know how to lay out the two nodes of the first screen: `tp` goes inside the NVLink domain, `dp` between domains, and the sequence is cut, too. To a program a V100 offers 31.7 GiB<!-- =load_device("v100_sxm_32").usable_bytes / GiB -->. Do the 8192 tokens fit?
+# So lay out the two nodes of the first screen: `tp` goes inside the NVLink domain, `dp` between domains, and the sequence is cut, too. To a program a V100 offers 31.7 GiB<!-- =load_device("v100_sxm_32").usable_bytes / GiB -->, a little more than the pictures' line. Do the 8192 tokens fit?
 #
-# Weights, gradients and Adam are cut in eight as before, which makes 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->. The rest of the first bar was 45.3 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->, which were gathered weights, activations, head and loss.
+# Weights, gradients and Adam are cut in eight as before, which makes 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->. The rest of the first bar was 45.3 GiB<!-- =(tensor_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->, which were gathered weights, activations, head and loss.
 #
 # **Predict.** How many GiB are needed now, all together?
 
@@ -582,7 +582,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# By the bar it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice: first inside attention and feed-forward, then also between them.
+# By the bar it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(tensor_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice: first inside attention and feed-forward, then also between them.
 #
 # And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays more: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often, and by `plan` that alone costs over a tenth. So the **throughput**, in tokens per second, falls by about a seventh; a second forward costs over a fifth.
 #

@@ -28,7 +28,7 @@ def expected(exercise, seed):
 
 def on_gpu(model, dp, tp, tokens, sequence_parallel=False):
     parallel = ParallelConfig(dp=dp, tp=tp, zero_stage=3, sequence_parallel=sequence_parallel)
-    return costs.gpu_memory(load_model(model), parallel, costs.Work(sequence=tokens, microbatch=1), ZERO)
+    return costs.tensor_memory(load_model(model), parallel, costs.Work(sequence=tokens, microbatch=1), ZERO)
 
 
 @SEEDS

@@ -139,6 +139,22 @@ def test_a_batch_that_does_not_divide_says_so(kept, stage, tmp_path):
     assert "AssertionError: all micro-batches are equally long" in (tmp_path / "err").read_text()
 
 
+@pytest.mark.parametrize(
+    ("stage", "ranks", "layers", "says"),
+    [
+        ("04_pipeline", 4, 3, "each stage has a block at least"),
+        ("05_tensor_parallel", 3, 4, "each rank has whole heads"),
+        ("07_fsdp_tp", 3, 4, "each group along tp is whole"),
+    ],
+)
+def test_ranks_that_cannot_share_the_model_say_so(kept, stage, ranks, layers, says, tmp_path):
+    text = next(path for path in STAGES if path.stem == stage).read_text()
+    (tmp_path / "changed.py").write_text(text.replace("BYTES = 64, 4, 4, 256", f"BYTES = 64, 4, {layers}, 256"))
+    with kept(ranks).started(tmp_path / "changed.py", cwd=tmp_path) as run:
+        assert set(run.wait(100)) - {0, None}
+    assert f"AssertionError: {says}" in (tmp_path / "err").read_text()
+
+
 def test_a_run_goes_on_bit_by_bit_where_it_was_killed_and_on_another_number_of_ranks(kept, tmp_path, text, steps):
     first = killed(kept(4), RESUMING, text, cwd=tmp_path, lines=6)
     for later in (10, 15, 20):  # if they were fast

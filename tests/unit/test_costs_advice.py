@@ -9,7 +9,7 @@ import pytest
 from course_lib.config import LLAMA_3_1_8B, ParallelConfig, load_model
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.sweep.advice import Asked, indivisible, replicated, uneven, ways_to_fit
-from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.costs.sweep.gpu_memory import Work, gpu_memory, tensor_memory
 from course_lib.costs.sweep.job import Job
 from course_lib.costs.sweep.software import Software
 from course_lib.hardware import load_device
@@ -94,7 +94,7 @@ def test_memory_is_that_of_the_fullest_gpu():
 def test_published_activations_scale_with_the_numbers(model):
     config, parallel = load_model(model), ParallelConfig(dp=2, zero_stage=3)
     half, full = (
-        gpu_memory(config, parallel, Work(sequence=64, microbatch=1, itemsize=size, recompute="full"), FP32)
+        tensor_memory(config, parallel, Work(sequence=64, microbatch=1, itemsize=size, recompute="full"), FP32)
         for size in (2, 4)
     )
     assert full.gathered == 2 * half.gathered

@@ -12,10 +12,10 @@ from course_lib.costs import (
     Work,
     explorer_block_bytes,
     find_convention,
-    gpu_memory,
     korthikanti_layer_bytes,
     layer_bytes,
     pipeline_in_flight,
+    tensor_memory,
 )
 from course_lib.units import GiB
 
@@ -45,7 +45,7 @@ def in_gib(memory):
     ],
 )
 def test_traces_of_fsdp2_and_tensor_parallelism(model, parallel, traced):
-    found = in_gib(gpu_memory(load_model(model), parallel, Work(sequence=4096, microbatch=1, **AS_TRACED), FP32))
+    found = in_gib(tensor_memory(load_model(model), parallel, Work(sequence=4096, microbatch=1, **AS_TRACED), FP32))
     assert found["weights"] + found["gathered"] == pytest.approx(traced["weights"], rel=0.01)
     assert found["optimizer"] == pytest.approx(traced["optimizer"], rel=0.01)
     # Without tensor parallelism the trace holds one more tensor as large as the logits, 0.98 GiB.
@@ -53,22 +53,22 @@ def test_traces_of_fsdp2_and_tensor_parallelism(model, parallel, traced):
 
 
 def test_parts_add_up():
-    memory = gpu_memory(LLAMA_3_1_8B, SHARDED, Work(sequence=4096, microbatch=1), FP32)
+    memory = tensor_memory(LLAMA_3_1_8B, SHARDED, Work(sequence=4096, microbatch=1), FP32)
     parts = memory.weights + memory.gradients + memory.optimizer + memory.gathered + memory.activations + memory.head
     assert memory.total == parts
 
 
 def test_70b_does_not_fit_one_gpu_and_does_fit_64():
     model, work = load_model("llama3_1_70b"), Work(sequence=4096, microbatch=1)
-    assert gpu_memory(model, ParallelConfig(), work, FP32).total > 1.1e12
+    assert tensor_memory(model, ParallelConfig(), work, FP32).total > 1.1e12
     split = ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)
-    assert gpu_memory(model, split, work, FP32).total < 40e9
+    assert tensor_memory(model, split, work, FP32).total < 40e9
 
 
 def test_only_zero_3_gathers():
     for stage in range(4):
         parallel = replace(SHARDED, zero_stage=stage)
-        memory = gpu_memory(LLAMA_3_1_8B, parallel, Work(sequence=512, microbatch=1), FP32)
+        memory = tensor_memory(LLAMA_3_1_8B, parallel, Work(sequence=512, microbatch=1), FP32)
         assert (memory.gathered > 0) == (stage == 3)
 
 
@@ -77,7 +77,7 @@ def test_stages_hold_what_is_in_flight():
     assert pipeline_in_flight("1f1b", n_ranks=4, rank=0, n_microbatches=2) == 2
     work = Work(sequence=512, microbatch=2, n_microbatches=8)
     staged = ParallelConfig(pp=4)
-    stages = [gpu_memory(LLAMA_3_1_8B, staged, work, FP32, stage=stage) for stage in range(4)]
+    stages = [tensor_memory(LLAMA_3_1_8B, staged, work, FP32, stage=stage) for stage in range(4)]
     one = layer_bytes(LLAMA_3_1_8B, staged, work)
     assert [stage.activations for stage in stages] == [8 * one * count for count in (4, 3, 2, 1)]
     assert [stage.head > 0 for stage in stages] == [False, False, False, True]
@@ -85,14 +85,14 @@ def test_stages_hold_what_is_in_flight():
 
 def test_recompute_keeps_the_inputs_and_one_layer():
     kept, again = (Work(sequence=512, microbatch=2, recompute=way) for way in ("none", "full"))
-    memory = gpu_memory(LLAMA_3_1_8B, ParallelConfig(), again, FP32)
+    memory = tensor_memory(LLAMA_3_1_8B, ParallelConfig(), again, FP32)
     inputs = 31 * 2 * 512 * 4096 * 2  # that of the layer which is redone is its first norm's
     assert memory.activations == inputs + layer_bytes(LLAMA_3_1_8B, ParallelConfig(), kept)
 
 
 def test_context_parallel_ranks_share_the_sequence():
     work = Work(sequence=4096, microbatch=1)
-    whole, part = (gpu_memory(LLAMA_3_1_8B, ParallelConfig(cp=cp), work, FP32) for cp in (1, 4))
+    whole, part = (tensor_memory(LLAMA_3_1_8B, ParallelConfig(cp=cp), work, FP32) for cp in (1, 4))
     assert (whole.activations, whole.head) == (4 * part.activations, 4 * part.head)
 
 
@@ -122,4 +122,4 @@ def test_an_unknown_way_to_recompute_is_refused():
 
 def test_what_does_not_divide_is_refused():
     with pytest.raises(ValueError, match=r"^ParallelConfig: cp=3; cp divides sequence=4096"):
-        gpu_memory(LLAMA_3_1_8B, ParallelConfig(cp=3), Work(sequence=4096, microbatch=1), CONVENTIONS["zero"])
+        tensor_memory(LLAMA_3_1_8B, ParallelConfig(cp=3), Work(sequence=4096, microbatch=1), CONVENTIONS["zero"])

@@ -104,7 +104,7 @@ def test_words_that_say_nothing_are_refused_in_four_parts(said, message):
 def test_heads_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="ParallelConfig: tp=5; tp divides n_heads=32; "):
         gpu_memory(replace(JOB, parallel=ParallelConfig(tp=5)))
-    with pytest.raises(ValueError, match="gpu_memory: Llama 3.1 8B; a model alone is no job; give degrees, work and "):
+    with pytest.raises(ValueError, match="gpu_memory: Llama 3.1 8B; a model alone is no job; make a Job of it, "):
         gpu_memory(LLAMA_3_1_8B)
     with pytest.raises(ValueError, match="gpu_memory: stage=4, pp=4; stages count from 0; choose stage in 0..3"):
         gpu_memory(replace(JOB, parallel=ParallelConfig(pp=4)), stage=4)

@@ -10,7 +10,7 @@ import pytest
 
 from course_lib import viz
 from course_lib.config import ParallelConfig, load_model
-from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory
+from course_lib.costs import GpuMemory, Work, find_convention, tensor_memory
 from course_lib.hardware import load_device
 from course_lib.units import GB, GiB
 from course_lib.viz.ink import style
@@ -24,7 +24,7 @@ ALONE, SHARDED = ParallelConfig(), ParallelConfig(dp=8, tp=8, zero_stage=3, sequ
 
 
 def held(parallel, model="llama3_1_70b", sequence=4096):
-    return gpu_memory(load_model(model), parallel, Work(sequence=sequence, microbatch=1), find_convention("zero"))
+    return tensor_memory(load_model(model), parallel, Work(sequence=sequence, microbatch=1), find_convention("zero"))
 
 
 def of_size(gib):
@@ -136,7 +136,8 @@ def test_the_memory_explorer_draws_what_its_controls_say():
     parallel = ParallelConfig(dp=2, tp=4, pp=2, zero_stage=1, sequence_parallel=True)
     work = Work(sequence=2048, microbatch=1, n_microbatches=2)
     stages = [
-        gpu_memory(load_model("llama3_1_8b"), parallel, work, find_convention("zero"), stage=stage) for stage in (0, 1)
+        tensor_memory(load_model("llama3_1_8b"), parallel, work, find_convention("zero"), stage=stage)
+        for stage in (0, 1)
     ]
     assert explorer.text.startswith(
         "Llama 3.1 8B on 16 GPUs (formula)\ndp 2, tp 4, pp 2, ZeRO-1; sequence 2,048, "

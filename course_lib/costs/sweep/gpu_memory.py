@@ -53,30 +53,16 @@ class Work:
             raise ValueError(four_parts("Work", values, rule, "choose 'none' or 'full'"))
 
 
-def gpu_memory(
-    job: Job | ModelConfig,
-    parallel: ParallelConfig | None = None,
-    work: Work | None = None,
-    convention: Convention | None = None,
-    /,
-    *,
-    stage: int | None = None,
-    whole: Set[Piece] = CUT_IN_ALL,
-) -> GpuMemory:
+def gpu_memory(job: Job, *, stage: int | None = None) -> GpuMemory:
     """Bytes of a job's fullest GPU, or of those of one pipeline stage.
 
-    The four things that lessons introduce one after the other are short for the job that they make: tensors alone,
-    by formula, on the first stage (`_tensors_alone`).
     Activations are exact for a gated block without experts, the Explorer's for experts, and for all others
     Korthikanti's without scores, which are a GPT's; the published ones count 16 bits, and scale with the numbers.
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
-    if isinstance(job, ModelConfig):
-        if parallel is None or work is None or convention is None:
-            rule = "a model alone is no job"
-            raise ValueError(four_parts("gpu_memory", job.name, rule, "give degrees, work and convention, or a Job"))
-        parallel.check(job, sequence=work.sequence, whole=whole)
-        job, stage = _tensors_alone(job, parallel, work, convention, whole=whole), stage or 0
+    if isinstance(job, ModelConfig):  # what `tensor_memory` takes first
+        way_out = "make a Job of it, or ask tensor_memory"
+        raise ValueError(four_parts("gpu_memory", job.name, "a model alone is no job", way_out))
     pp = job.parallel.pp
     if stage is not None and stage not in range(pp):
         values, rule = f"stage={stage}, pp={pp}", "stages count from 0"
@@ -89,16 +75,22 @@ def gpu_memory(
     return GpuMemory(**{name: int(getattr(found, name)) for name in CATEGORIES})
 
 
-def _tensors_alone(
+def tensor_memory(
     model: ModelConfig,
     parallel: ParallelConfig,
     work: Work,
     convention: Convention,
     *,
+    stage: int = 0,
     whole: Set[Piece] = CUT_IN_ALL,
-) -> Job:
-    """The job of which tensors alone count: one unit gathered at a time, logits as they are, nothing beside them."""
-    return Job(
+) -> GpuMemory:
+    """Bytes of the model's own tensors on a GPU of one pipeline stage: `gpu_memory` of a job with nothing beside them.
+
+    One unit is gathered at a time, logits are as they are, and no context, buffers and fragments are counted.
+    Raises: ValueError as `gpu_memory`, also for what the degrees divide unevenly.
+    """
+    parallel.check(model, sequence=work.sequence, whole=whole)
+    tensors_alone = Job(
         model=model,
         parallel=parallel,
         sequence=work.sequence,
@@ -115,6 +107,7 @@ def _tensors_alone(
         gathered_units=1,
         beside=False,
     )
+    return gpu_memory(tensors_alone, stage=stage)
 
 
 def _spread(job: Job) -> Spread:

@@ -8,7 +8,7 @@ from course_lib.config import ParallelConfig, load_model
 from course_lib.costs.model.activations import Recompute
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.sweep.assembly import GpuMemory
-from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.costs.sweep.gpu_memory import Work, tensor_memory
 from course_lib.hardware import device_names, load_device
 from course_lib.viz.ink.drawing import Drawing
 from course_lib.viz.memory.gpu import plot_gpu_memory
@@ -96,7 +96,7 @@ def _rows(
     parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, sequence_parallel=tp > 1)
     work = Work(sequence=sequence, microbatch=microbatch, n_microbatches=pp, recompute=recompute)
     return {
-        f"stage {stage + 1} of {pp}" if pp > 1 else "every GPU": gpu_memory(
+        f"stage {stage + 1} of {pp}" if pp > 1 else "every GPU": tensor_memory(
             load_model(model), parallel, work, find_convention(_CONVENTION), stage=stage
         )
         for stage in sorted({0, pp - 1})
