@@ -47,5 +47,7 @@ def _pieces(model: nn.Module) -> Iterator[tuple[Piece, nn.Parameter]]:
         piece = piece_of(name, tuple(parameter.shape))
         if piece == "ffn":
             yield "experts" if "experts" in name or parameter.dim() == max(_MATRIX_DIMS) else "ffn", parameter
-        elif piece in ("attention", "shared_ffn"):
-            yield ("attention" if piece == "attention" else "shared_ffn"), parameter
+        elif piece == "attention":
+            yield "attention", parameter
+        elif piece == "shared_ffn":
+            yield "shared_ffn", parameter

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,12 +53,11 @@ class Pretrained:
             return made_config(self._theirs, self._on_meta())
         try:
             return config_of(self._theirs)
-        except ValueError:  # a setting that our shape cannot say, or one that nobody can
-            try:
-                return made_config(self._theirs, self._on_meta())
-            except ValueError:
-                pass
-            raise
+        except ValueError as error:
+            refused = error
+        with suppress(ValueError):  # else it is a setting that nobody can count, and not one that our shape cannot say
+            return made_config(self._theirs, self._on_meta())
+        raise refused
 
     def _on_meta(self) -> nn.Module:
         """The model in no memory at all, buffers included."""

@@ -300,7 +300,7 @@ for one in planner.ranked(full, 3):
     print(f"pp {one.policy['pp']:2}: {one.step_s:.2f} s, with {fills}")
 
 # %% [markdown]
-# Now `pp` 8 wins, by five hundredths, and leaves less than three GiB. Would you rent 16,384 of them on that? Formulas of memory were held against 201 measured peaks as well. In 115 of these runs the share above ours would kill `pp` 8 in its first step. In 11 it would kill `pp` 16, and six of them are one source's, InternEvo's. `plan` leaves six hundredths free unless you tell it otherwise.
+# Now `pp` 8 wins, by five hundredths, and leaves less than three GiB. Would you rent 16,384 of them on that? Formulas of memory were held against 201 measured peaks as well. In 115 of these runs the share above ours would kill `pp` 8 in its first step. In 12 it would kill `pp` 16, and six of them are one source's, InternEvo's. `plan` leaves six hundredths free unless you tell it otherwise.
 #
 # > **To keep.** A layout that fits by three GiB has not won yet. Leave room for what the formula does not know.
 #
