@@ -21,7 +21,7 @@ def wrong_tensors(
 
     `start` are the tensors before the first step; `instead` says of other results which mistake gives them.
     """
-    if reason := malformed(found, want):
+    if reason := _malformed(found, want):
         return reason
     if agree(found, want, tolerance):
         return None
@@ -42,7 +42,7 @@ def agree(found: Tensors, want: Tensors, tolerance: float | None = None) -> bool
     return all(close(found.get(name), right, tolerance=tolerance) for name, right in want.items())
 
 
-def malformed(found: Any, want: Tensors) -> str | None:
+def _malformed(found: Any, want: Tensors) -> str | None:
     """What cannot be compared: no dict, other names, another shape or dtype, no numbers."""
     if not isinstance(found, Mapping):
         return f"the weights are of type {type(found).__name__}: save a state dict, tensors by name"

@@ -55,19 +55,19 @@ class Ran:
         return self.starts[-1]
 
     def saved(self, name: str) -> Any:
-        """What the script has saved under this name, read as data alone. Raises: Unreadable in a sentence."""
+        """What the script has saved under this name, read as data alone. Raises: _Unreadable in a sentence."""
         path = self.folder / name
         if not path.exists():
             found = ", ".join(sorted(one.name for one in self.folder.iterdir() if one.name != TASK)) or "nothing"
-            raise Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
+            raise _Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
         try:
             return torch.load(path, weights_only=True)
         except Exception as error:
             reason = str(error).strip().splitlines()[0][:120]
-            raise Unreadable(f"{name} cannot be read ({reason}): save tensors, numbers, lists and dicts") from None
+            raise _Unreadable(f"{name} cannot be read ({reason}): save tensors, numbers, lists and dicts") from None
 
 
-class Unreadable(Exception):
+class _Unreadable(Exception):
     """A file that a script should have saved, and why it says nothing."""
 
 
@@ -108,7 +108,7 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
             return f"the start on {world_size}: {reason}" if len(starts) > 1 else reason
     try:
         return exercise.verdict(case, Ran(starts=tuple(starts), task=task, folder=folder))
-    except Unreadable as error:
+    except _Unreadable as error:
         return str(error)
 
 
