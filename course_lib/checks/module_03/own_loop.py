@@ -140,7 +140,6 @@ _LOOP = ScriptExercise(
     levels={
         "sgd": Level(
             points=3,
-            again=True,
             cases=(Start(world_size=2), Start(world_size=4)),
             praise="on 2 and on 4 processes SGD ends at one device's weights, a process without rows included",
         ),
