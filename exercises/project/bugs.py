@@ -112,8 +112,8 @@ BUGS = {
         ),
         Bug(
             "summed_part",
-            "padded_flat([p.grad for p in trained]))",
-            "padded_flat([p.grad for p in trained]), op=dist.ReduceOp.MAX)",
+            "list(gradients.chunk(dist.get_world_size())))",
+            "list(gradients.chunk(dist.get_world_size())), op=dist.ReduceOp.MAX)",
             "the largest share is taken instead of the sum",
         ),
         Bug("clip", "    dist.all_reduce(square)\n", "", "each process clips by the norm of its own part"),

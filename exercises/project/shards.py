@@ -57,7 +57,8 @@ def own_part(flat):
 def summed_part(trained):
     """Of the whole batch's gradient, the part that this process steps."""
     part = torch.empty_like(own_part(padded_flat(trained)))
-    dist.reduce_scatter_tensor(part, padded_flat([p.grad for p in trained]))
+    gradients = padded_flat([p.grad for p in trained])
+    dist.reduce_scatter(part, list(gradients.chunk(dist.get_world_size())))
     return part
 
 
@@ -73,7 +74,7 @@ def clip(part, most):
 def share(part, trained):
     """Every process gets everybody's new weights."""
     flat = torch.empty(dist.get_world_size() * len(part), dtype=part.dtype)
-    dist.all_gather_into_tensor(flat, part.detach())
+    dist.all_gather(list(flat.chunk(dist.get_world_size())), part.detach())  # into pieces of flat
     sizes = [p.numel() for p in trained]
     with torch.no_grad():
         for p, numbers in zip(trained, flat[: sum(sizes)].split(sizes)):
