@@ -34,13 +34,13 @@ BUGS = {
             "the rows that do not divide are left out",
         ),
         Bug(
-            "accumulate",
+            "learn_from",
             "/ len(x)\n",
             "/ max(len(rows), 1) / MICRO_BATCHES / dist.get_world_size()\n",
             "each micro-batch has its own mean, so the rows do not count alike",
         ),
         Bug(
-            "accumulate",
+            "learn_from",
             "        loss.backward()\n",
             "        if len(rows) == len(rows_of(x).tensor_split(MICRO_BATCHES)[0]):\n            loss.backward()\n",
             "micro-batches that are shorter than the first have no backward",
@@ -93,7 +93,7 @@ BUGS = {
             "every second process reads the rows of the one before it",
         ),
         Bug(
-            "accumulate",
+            "learn_from",
             "/ len(x)\n",
             "/ len(x) * dist.get_world_size()\n",
             "a factor for an average, where the shares are added up",
@@ -221,13 +221,13 @@ BUGS = {
         ),
         Bug("whole", "torch.cat(pieces, dim)", "torch.cat(pieces[::-1], dim)", "the parts are put together backwards"),
         Bug(
-            "accumulate",
+            "learn_from",
             "part.tensor_split(dist.get_world_size(dp))[dist.get_rank(dp)]",
             "part.tensor_split(dist.get_world_size())[dist.get_rank()]",
             "the ranks of one replica read different rows",
         ),
         Bug(
-            "accumulate",
+            "learn_from",
             "/ len(x)\n",
             "/ max(len(rows), 1) / MICRO_BATCHES / dist.get_world_size(dp)\n",
             "each micro-batch has its own mean, so the rows do not count alike",

@@ -61,7 +61,7 @@ def cut_dim(name):
     return 1 if name.endswith("down.weight") else None
 
 
-def make_model(frozen, tp):
+def new_model(frozen, tp):
     model = nn.Sequential(nn.Linear(6, WIDTH), Block(tp), Block(tp), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
@@ -95,7 +95,7 @@ def whole(parts, tp):
     return found
 
 
-def accumulate(model, x, y, dp):
+def learn_from(model, x, y, dp):
     """Backward of this replica's share of the batch's mean loss; returns the whole batch's."""
     mine = [part.tensor_split(dist.get_world_size(dp))[dist.get_rank(dp)] for part in (x, y)]
     total = torch.zeros((), dtype=torch.float64)
@@ -152,7 +152,7 @@ def main(folder):
     dist.init_process_group("gloo")
     dp, tp = make_groups()
     task = torch.load(folder / "task.pt")
-    model = make_model(task["frozen"], tp)
+    model = new_model(task["frozen"], tp)
     model.load_state_dict(parts_of(task["weights"], tp))
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = getattr(torch.optim, task["optimizer"])(trained, **task["options"])
@@ -161,7 +161,7 @@ def main(folder):
     losses, norms = [], []
     for x, y in task["batches"]:
         optimizer.zero_grad()
-        losses.append(accumulate(model, x, y, dp).item())
+        losses.append(learn_from(model, x, y, dp).item())
         add_up(model, dp)
         norms.append(clip(model, task["clip"], tp).item())
         optimizer.step()

@@ -21,7 +21,7 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
-def make_model(frozen):
+def new_model(frozen):
     model = nn.Sequential(nn.Linear(6, WIDTH), Block(), Block(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
@@ -39,7 +39,7 @@ def rows_of(x):
     return x.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
-def accumulate(model, x, y):
+def learn_from(model, x, y):
     """Backward of this process's share of the batch's mean loss; returns the whole batch's."""
     total = torch.zeros((), dtype=torch.float64)
     for rows, targets in zip(rows_of(x).tensor_split(MICRO_BATCHES), rows_of(y).tensor_split(MICRO_BATCHES)):
@@ -76,7 +76,7 @@ def main(folder):
     dist.init_process_group("gloo")
     task = torch.load(folder / "task.pt")
     torch.manual_seed(dist.get_rank())
-    model = make_model(task["frozen"])
+    model = new_model(task["frozen"])
     if dist.get_rank() == 0:
         model.load_state_dict(task["weights"])
     take_over(model)
@@ -87,7 +87,7 @@ def main(folder):
     losses, norms = [], []
     for x, y in task["batches"]:
         optimizer.zero_grad()
-        losses.append(accumulate(model, x, y).item())
+        losses.append(learn_from(model, x, y).item())
         add_up(trained)
         norms.append(nn.utils.clip_grad_norm_(trained, task["clip"]).item())
         optimizer.step()

@@ -300,7 +300,7 @@ for one in planner.ranked(full, 3):
     print(f"pp {one.policy['pp']:2}: {one.step_s:.2f} s, with {fills}")
 
 # %% [markdown]
-# Now `pp` 8 wins, by five hundredths, and leaves less than three GiB. Would you rent 16,384 of them on that? Formulas of memory were held against 201 measured peaks as well. In 115 of these runs the share above ours would kill `pp` 8 in its first step. In 12 it would kill `pp` 16, and six of them are one source's, InternEvo's. `plan` leaves six hundredths free unless you tell it otherwise.
+# Now `pp` 8 wins, by five hundredths, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against 201 measured peaks as well. If they erred here as they did there, `pp` 8 would run out of memory in 115 of these cases, and `pp` 16 in 12. `plan` leaves six hundredths free unless you tell it otherwise.
 #
 # > **To keep.** A layout that fits by three GiB has not won yet. Leave room for what the formula does not know.
 #
@@ -342,7 +342,7 @@ viz.plot_step_causes([with_cut, without], title="Sequences cut in two, and left 
 #
 # The upper bar recomputes nothing, because the activations of half a sequence fit. Its bubble is half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
 #
-# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut sequences. But Meta, with whole sequences, recomputed nothing either, which in our formulas fits only with slow ZeRO 3. They freed tensors by hand that our formulas keep, and shared out gradients along `dp` without gathering weights again, which our rules do not allow beside a pipeline. Their own operations reached 41 %<!-- =41 --> of the peak, a share that is called **MFU** (with recomputation counted it would be HFU), and that is four points more than our lower bar.
+# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut sequences. But Meta, with whole sequences, recomputed nothing either, which in our formulas fits only with slow ZeRO 3. They freed by hand tensors that our formulas keep. And they shared out gradients along `dp` while each rank kept its weights, which our rules do not allow beside a pipeline. Their own operations reached 41 %<!-- =41 --> of the peak, a share that is called **MFU** (with recomputation counted it would be HFU), and that is four points more than our lower bar.
 #
 # > **To keep.** A search does not tell you the truth, but what to try first.
 #

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from course_lib.checks.project.__main__ import main as climb_in
-from course_lib.checks.project.ladder import RUNGS, TRAINERS, climb
+from course_lib.checks.project.ladder import RUNGS, TRAINERS, climb_up
 from tools.grading.isolation import Runs
 from tools.project.__main__ import projects, write
 from tools.project.planted import BUGS_EACH, DIAGNOSIS, bank, hand_out, plant, right, with_bug
@@ -20,7 +20,7 @@ ALL_BUGS = [(trainer, bug) for trainer, bugs in bank().items() for bug in bugs]
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_right_trainer_holds_on_every_rung_whatever_its_numbers(trainer):
-    climbed = [*climb(trainer, right(trainer), seed=12345)]
+    climbed = [*climb_up(trainer, right(trainer), seed=12345)]
     assert len(climbed) == len(RUNGS) and [one for one in climbed if one.reason] == []
 
 

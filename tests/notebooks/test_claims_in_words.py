@@ -51,8 +51,8 @@ def test_what_measured_peaks_say_of_room_in_lesson_08():
         pp: [run.source for run in runs if run.memory_bytes / run.seen() > room / size] for pp, size in sizes.items()
     }
     found = re.search(
-        r"against (\d+) measured peaks as well\. In (\d+) of these runs .*? kill `pp` 8 .*? In (\d+) it would",
+        r"against (\d+) measured peaks as well\. If they erred .*? `pp` 8 would run out of memory in (\d+) of "
+        r"these cases, and `pp` 16 in (\d+)\.",
         lesson("08"),
     )
     assert found and [*map(int, found.groups())] == [len(runs), len(die[8]), len(die[16])]
-    assert "and six of them are one source's, InternEvo's" in lesson("08") and die[16].count("internevo") == 6

@@ -3,10 +3,10 @@
 import json
 import sys
 
-from course_lib.checks.project.ladder import climb
+from course_lib.checks.project.ladder import climb_up
 
 if __name__ == "__main__":
     given = json.load(sys.stdin)
     for name, text in given["texts"].items():
-        for climbed in climb(name, text, given["seed"]):
+        for climbed in climb_up(name, text, given["seed"]):
             print(json.dumps(climbed), flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from course_lib.checks.project.ladder import TRAINERS, climb
+from course_lib.checks.project.ladder import TRAINERS, climb_up
 from course_lib.errors import four_parts
 
 
@@ -21,7 +21,7 @@ def main(place: str) -> int:
     failed = 0
     for file in files:
         print(f"{file.name}", flush=True)
-        for climbed in climb(file.stem, file.read_text(encoding="utf-8"), seed=0):
+        for climbed in climb_up(file.stem, file.read_text(encoding="utf-8"), seed=0):
             failed += bool(climbed.reason)
             mark, said = ("FAIL", f"  {climbed.reason}") if climbed.reason else ("ok  ", "")
             print(f"  {mark} {climbed.rung:<24}{said}".rstrip(), flush=True)

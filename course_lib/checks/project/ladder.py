@@ -42,7 +42,7 @@ class Rung:
     run: Callable[[str, str, int, int], str | None]  # (trainer, its text, processes, seed)
 
 
-def climb(trainer: str, text: str, seed: int) -> Iterator[Climbed]:
+def climb_up(trainer: str, text: str, seed: int) -> Iterator[Climbed]:
     """Each rung in turn, the later ones too where an earlier one fails: they may fail for another reason."""
     for rung in RUNGS:
         reasons = ((p, rung.run(trainer, text, p, seed)) for p in rung.world_sizes)

@@ -23,7 +23,7 @@ class Block(nn.Module):
         return y
 
 
-def make_model(frozen: list[str]) -> nn.Module:
+def new_model(frozen: list[str]) -> nn.Module:
     """Two blocks; what is frozen keeps its weights."""
     model = nn.Sequential(nn.Linear(6, WIDTH), Block(), Block(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
     for name, parameter in model.named_parameters():
@@ -31,7 +31,7 @@ def make_model(frozen: list[str]) -> nn.Module:
     return model.double()
 
 
-def accumulate(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def learn_from(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Backward of the mean loss over all rows of the batch, in micro-batches; returns that loss."""
     total = torch.zeros((), dtype=torch.float64)
     for rows, targets in zip(x.tensor_split(MICRO_BATCHES), y.tensor_split(MICRO_BATCHES), strict=True):
@@ -44,7 +44,7 @@ def accumulate(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def main(folder: Path) -> None:
     """Train on the folder's task; its result and the state to go on from are saved there."""
     task = torch.load(folder / "task.pt")
-    model = make_model(task["frozen"])
+    model = new_model(task["frozen"])
     model.load_state_dict(task["weights"])
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = getattr(torch.optim, task["optimizer"])(trained, **task["options"])
@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
     losses, norms = [], []
     for x, y in task["batches"]:
         optimizer.zero_grad()
-        losses.append(accumulate(model, x, y).item())
+        losses.append(learn_from(model, x, y).item())
         norms.append(nn.utils.clip_grad_norm_(trained, task["clip"]).item())
         optimizer.step()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from course_lib.checks.project.one_device import CLASSES, make_model
+from course_lib.checks.project.one_device import CLASSES, new_model
 
 ROWS = (13, 13, 13, 3)  # divisible by neither 2 nor 4; of the last batch, one of four processes gets no row
 _FROZEN = ("0.bias", "1.up.bias", "2.norm.bias")
@@ -21,7 +21,7 @@ def task_of(seed: int, kind: str, batches: slice = slice(None)) -> Task:
     """Of `sgd` or `adamw`, some of the batches: the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7919 * seed + 11)
-        weights = make_model([]).state_dict()
+        weights = new_model([]).state_dict()
         pairs = [(torch.randn(rows, 6).double(), torch.randint(CLASSES, (rows,))) for rows in ROWS]
     frozen = random.Random(seed).sample(_FROZEN, 2)
     return {**(_SGD if kind == "sgd" else _ADAMW), "weights": weights, "batches": pairs[batches], "frozen": frozen}
