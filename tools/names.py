@@ -27,6 +27,7 @@ OTHERS = (
     "notebooks/scripts",
     "exercises/src",
     "exercises/mutants",
+    "exercises/project",
 )
 TEXTS = (
     "README.md",
@@ -36,7 +37,6 @@ TEXTS = (
     "slides/*.md",
     "notebooks/src/*.py",
     "exercises/src/*.py",
-    "exercises/project/*.py",
 )
 CODE = re.compile(r"```.*?```|`[^`\n]+`|<!--\s*=.*?-->|\{\{.*?\}\}", re.DOTALL)
 BY_NAME = {"load_ipython_extension", "ROWS"}  # asked for by other programs, and by discovery
