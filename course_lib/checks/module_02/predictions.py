@@ -33,7 +33,7 @@ def given(seed: int) -> Transfer:
     if seed == 0:
         return Transfer(8, 64 * MiB)
     draw = random.Random(seed)
-    return Transfer(draw.choice((4, 8, 16, 32)), draw.choice((16, 32, 128, 256, 512)) * MiB)
+    return Transfer(draw.choice((8, 16, 32, 64)), draw.choice((16, 32, 128, 256, 512)) * MiB)
 
 
 _TRAFFIC = NumberExercise(
@@ -80,10 +80,10 @@ _TRAFFIC = NumberExercise(
             Ask("ring_time", "s", lambda g: g.cost("all_reduce", "ring").time_s(NVLINK), {
                 "the latency alpha of each step is missing": lambda g: g.ring_bytes / NVLINK.bandwidth_bytes_per_s,
                 "alpha is paid in every step, not once": lambda g: NVLINK.time_s(g.ring_bytes),
-            }, tolerance=0.01),
+            }, tolerance=1e-3),
             Ask("ring_time_of_4_bytes", "s", lambda g: 2 * (g.p - 1) * NVLINK.time_s(4), {
                 "that is one message; the ring waits for 2(p-1) of them in a row": NVLINK.time_s(4),
-            }, tolerance=0.01),
+            }, tolerance=1e-3),
         )),
     },
     hints=(
