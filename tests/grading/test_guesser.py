@@ -1,4 +1,4 @@
-"""A program that knows nothing and reads feedback: on a graded copy it earns nothing, in a learner's notebook it may."""
+"""A program that knows nothing and reads feedback: it earns nothing on a graded copy, and may in a learner's own."""
 
 from __future__ import annotations
 

@@ -10,9 +10,7 @@ from test_sheets import SHEETS, right_numbers
 from course_lib.checks.kit.sheet import judge_numbers, value, wrong_numbers
 
 SEEDS = range(50)
-ASKS = [
-    (key, level, ask) for key, spec in SHEETS.items() for level, group in spec.levels.items() for ask in group.asks
-]
+ASKS = [(key, level, ask) for key, spec in SHEETS.items() for level, group in spec.levels.items() for ask in group.asks]
 
 
 @pytest.mark.parametrize(("key", "level", "ask"), ASKS, ids=[f"{key}-{ask.name}" for key, _, ask in ASKS])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from IPython.core.getipython import get_ipython
 
-_RUNS = 3
+_SEEDS = 20
 _NO_CELL = "right, but the cell that computes these numbers was not found: compute them in the cell of the check"
 _QUIET = ("check", "grade", "hint", "print")  # what a cell calls besides computing
 
@@ -62,10 +62,10 @@ def _cell_of(answers: Mapping[str, Any], names: Mapping[str, Any]) -> tuple[str,
 
 
 def _other_seeds(given: Callable[[int], Any], seed: int) -> list[int]:
-    """Some at which something else is given."""
-    found = {given(other): other for other in range(seed + 20, seed, -1)}
+    """Those of the next ones at which something else is given, each of it once."""
+    found = {given(other): other for other in range(seed + 1, seed + 1 + _SEEDS)}
     found.pop(given(seed), None)
-    return list(found.values())[-_RUNS:]
+    return list(found.values())
 
 
 @contextlib.contextmanager

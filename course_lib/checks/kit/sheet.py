@@ -91,7 +91,7 @@ def judge_numbers(
     results = []
     for name in names:
         group = exercise.levels[name]
-        wrong = judged.wrong(group) or (_why_typed(group, again) if again else [])
+        wrong = judged.wrong(group) or (_why_typed(exercise, group, again) if again else [])
         points, detail = (0, "; ".join(wrong)) if wrong else (group.points, group.praise)
         results.append(LevelResult(name=name, points=points, possible=group.points, detail=detail))
     return results
@@ -135,19 +135,26 @@ class _Judged:
         return suggest(ratio, ranks) if self.kind else explain(ratio, ranks, GUESSES) or "not right"
 
 
-def _why_typed(group: Group, again: Again) -> list[str]:
-    """What is said of each number of a group that other given numbers would change, and that its cell leaves."""
+def _why_typed(exercise: NumberExercise, group: Group, again: Again) -> list[str]:
+    """What is said of each number of a group that other given numbers change, while its cell leaves it."""
     if again.trouble:
         return [again.trouble]
-    typed = []
-    for ask in group.asks:
-        for given, answers in again.runs:
-            guess, right = _finite(answers.get(ask.name)), value(ask.answer, given)
-            if ask.choice or (guess is not None and math.isclose(guess, right, rel_tol=ask.tolerance)):
-                continue
-            if guess is None or not _follows(ask, guess, answers, given):
-                typed.append(f"{ask.name}: {_TYPED}")
-                break
+    typed = [_typed(exercise, given, answers) for given, answers in again.runs]
+    return [f"{ask.name}: {_TYPED}" for ask in group.asks if any(ask.name in names for names in typed)]
+
+
+def _typed(exercise: NumberExercise, given: Given, answers: Mapping[str, Any]) -> set[str]:
+    """Names of the answers that are wrong, and do not follow from a choice either."""
+    own: dict[str, Any] = {}
+    typed = set()
+    for ask in (ask for group in exercise.levels.values() for ask in group.asks):
+        guess, right = _finite(answers.get(ask.name)), value(ask.answer, given)
+        own[ask.name] = right
+        if guess is None or not math.isclose(guess, right, rel_tol=ask.tolerance):
+            if guess is not None and (ask.choice or _follows(ask, guess, own, given)):
+                own[ask.name] = guess
+            else:
+                typed.add(ask.name)
     return typed
 
 

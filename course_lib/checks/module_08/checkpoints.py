@@ -23,7 +23,7 @@ class Stops(NamedTuple):
     gpus: int
     days: float
     stops: float
-    checkpoint: int
+    nbytes: int
     storage: float
     restart_min: float
     more: int
@@ -37,7 +37,7 @@ class Stops(NamedTuple):
     def run(self) -> Reliability:
         """In seconds."""
         return Reliability(
-            mtbf_s=self.mtbf_h * _HOUR, checkpoint_s=self.checkpoint / self.storage, restart_s=60 * self.restart_min
+            mtbf_s=self.mtbf_h * _HOUR, checkpoint_s=self.nbytes / self.storage, restart_s=60 * self.restart_min
         )
 
     @property
