@@ -85,7 +85,7 @@ check("04.1", train_half)
 # %% [markdown]
 # ## 04.2
 #
-# *Find the wrong number · easy · 10 minutes.* **You learn** to hold a slide against a schedule.
+# *Find the wrong number · medium · 15 minutes.* **You learn** to hold a slide against a schedule.
 #
 # Here are five lines of a slide about GPipe's schedule. One of them is wrong, as one was on a slide of a real talk. The other four are true.
 

@@ -83,9 +83,8 @@ check("07.1", groups)
 
 # %% nbgrader={"grade": false, "grade_id": "07-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 gpu = given("07.2", GRADE_SEED)
-print(
-    f"numbers: {gpu.matrices:,} in matrices, of which {gpu.root:,} in embedding and head; {gpu.norms:,} in norms"
-)
+print(f"numbers: {gpu.matrices:,} in matrices, {gpu.norms:,} in norms")
+print(f"of the matrices, {gpu.root:,} are in embedding and head")
 print(
     f"bytes of a token: {gpu.inside:,} inside the blocks, "
     f"{gpu.between:,} between them, {gpu.everywhere:,} on every rank"
@@ -214,9 +213,7 @@ check("07.4", same_words)
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 cluster = given("07.5", GRADE_SEED)
-print(
-    f"{cluster.nodes} nodes of g = {cluster.g} GPUs of {cluster.budget} GB, of which {cluster.free} GB stay free"
-)
+print(f"{cluster.nodes} nodes of g = {cluster.g} GPUs of {cluster.budget} GB; free = {cluster.free} GB")
 print(f"a ring inside a node: {cluster.fast / 1e9:g} GB/s")
 print(f"out of it lead {cluster.cards} cards of {cluster.card / 1e9:g} GB/s")
 print(

@@ -387,7 +387,7 @@ check("08.7", assign)
 # %% [markdown]
 # ## 08.8
 #
-# *Predict · medium · 20 minutes.* **You learn** to plan for stops, which come whether you plan for them or not.
+# *Predict · medium · 30 minutes.* **You learn** to plan for stops, which come whether you plan for them or not.
 #
 # While Llama 3.1 405B was trained, Meta counted how often the run stopped without being asked to:
 

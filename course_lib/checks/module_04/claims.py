@@ -84,7 +84,7 @@ def given(seed: int) -> ClaimedPipeline:
     return ClaimedPipeline(*sizes).claiming(draw.randrange(2, 6))
 
 
-def true_line(number: int) -> Callable[[ClaimedPipeline], float]:
+def _true_line(number: int) -> Callable[[ClaimedPipeline], float]:
     """It, unless it is the wrong one."""
     return lambda g: nan if number == g.wrong_line else number
 
@@ -97,10 +97,10 @@ _CLAIMS = NumberExercise(
         "slide": Group(2, (
             Ask("wrong_line", "", lambda g: g.wrong_line, {
                 "line 1 is true: it is what is given": 1,
-                "line 2 is true: m micro-batches of F + B seconds each": true_line(2),
-                "line 3 is true: each GPU waits for N - 1 forwards and N - 1 backwards": true_line(3),
-                "line 4 is true: a GPU computes and waits, and does nothing else": true_line(4),
-                "line 5 is true: it is the waiting, as a share of the whole step": true_line(5),
+                "line 2 is true: m micro-batches of F + B seconds each": _true_line(2),
+                "line 3 is true: each GPU waits for N - 1 forwards and N - 1 backwards": _true_line(3),
+                "line 4 is true: a GPU computes and waits, and does nothing else": _true_line(4),
+                "line 5 is true: it is the waiting, as a share of the whole step": _true_line(5),
             }, choice=True),
             Ask("step_time", "s", lambda g: g.step, {
                 "that is the computing alone": lambda g: g.busy,

@@ -88,7 +88,7 @@ def claims(seed: int) -> Claims:
     return Claims(*published, run.model.name, run.gpus, *rates, *measured, labels)
 
 
-def true_line(number: int) -> Callable[[Claims], float]:
+def _true_line(number: int) -> Callable[[Claims], float]:
     """It, unless it is the wrong one."""
     return lambda g: nan if number == g.wrong_line else number
 
@@ -105,10 +105,10 @@ _CLAIMS = NumberExercise(
     levels={
         "line": Group(2, (
             Ask("wrong_line", "", lambda g: g.wrong_line, {
-                "line 1 is true: it is what all GPUs do, over as many times what one does alone": true_line(1),
-                "line 2 is true: with 128 times as many GPUs and sequences a step takes a little longer": true_line(2),
-                "line 3 is true: all that the GPUs have done counts there, the second forward too": true_line(3),
-                "line 4 is true: nothing was recomputed, and the peak is the dense one": true_line(4),
+                "line 1 is true: it is what all GPUs do, over as many times what one does alone": _true_line(1),
+                "line 2 is true: with 128 times as many GPUs and sequences a step takes a little longer": _true_line(2),
+                "line 3 is true: all that the GPUs have done counts there, the second forward too": _true_line(3),
+                "line 4 is true: nothing was recomputed, and the peak is the dense one": _true_line(4),
             }, collective=False, choice=True),
             Ask("mfu_of_line_3", "", lambda g: g.claimed * 6 / 8, {
                 "that is the line's own number. It counts the second forward, which the model does not need": (
