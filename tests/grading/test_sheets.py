@@ -104,7 +104,7 @@ def told_of_formula(spec, formula, wrong, seed=0):
         ("01.4", "gpus", {"a100_40": 0}, "a100_40 = 0 GPUs: not right"),
         ("01.4", "count", {"parameters": 65.8}, "in billions? The number itself is asked"),
         ("01.10", "model", {"released_parameters": 314}, "in billions? The number itself is asked"),
-        ("02.1", "ring", {"ring_rank_sends": 7 * 2**22}, "1/4.0 of the answer; elements instead of bytes? One float32"),
+        ("02.1", "ring", {"ring_rank_sends": 7 * 2**22}, "bytes: elements instead of bytes? One float32 has 4 bytes"),
         ("02.1", "time", {"ring_time": "a second"}, "ring_time: 'a second' is not a number"),
         ("04.2", "share", {"idle_fraction": 0.19}, "a step lasts as long as m + N - 1 micro-batches, not m + N"),
         ("04.2", "share", {"fraction_of_one": 83.33}, "in percent? The share itself is asked, between 0 and 1"),

@@ -132,7 +132,7 @@ class _Judged:
         ratio, ranks = guess / right, self.exercise.ranks(self.given) if ask.collective else 0
         if text := in_large_units(ratio):
             return text
-        return suggest(ratio, ranks) if self.kind else explain(ratio, ranks, GUESSES) or "not right"
+        return suggest(ratio, ranks) if self.kind else explain(ratio, ranks, GUESSES, most=len(GUESSES)) or "not right"
 
 
 def _why_typed(exercise: NumberExercise, group: Group, again: Again) -> list[str]:
@@ -210,7 +210,7 @@ def _rounded(guess: float, number: float) -> bool:
 
 def suggest(ratio: float, world_size: int) -> str:
     """What the ratio of a guess to the answer suggests, at least whether it is too large."""
-    meaning = explain(ratio, world_size, GUESSES, most=1)
+    meaning = explain(ratio, world_size, GUESSES, most=len(GUESSES))
     return f"{of_a_guess(ratio)}; {meaning}" if meaning else of_a_guess(ratio)
 
 

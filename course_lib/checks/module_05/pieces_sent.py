@@ -221,6 +221,7 @@ ONE_FOR_THREE = (
     "q, k and v read the same x: their terms are added up first, and one all-reduce serves the three; gate and up "
     "likewise"
 )
+NUMBERS = "numbers? In bf16 each of them has 2 bytes"
 ONE_BLOCK = "a layer has two blocks, attention and the feed-forward one"
 
 _BYTES = NumberExercise(
@@ -282,12 +283,14 @@ _BYTES = NumberExercise(
             }, follows=lambda own, g: 2 * own["calls"], collective=False),
             Ask("spread_sends", "bytes", lambda g: g.layer("keep"), {
                 "half of it? An all-reduce is a reduce-scatter *and* an all-gather": lambda g: g.layer() / 2,
+                NUMBERS: lambda g: g.layer("keep") / BF16,
                 "twice as much? There are twice as many calls, each of half an all-reduce's bytes":
                     lambda g: 2 * g.layer(),
                 "that is with the input gathered again in backward": lambda g: g.layer("regather"),
             }, follows=lambda own, g: own["layer_sends"], collective=False),
             Ask("regather_sends", "bytes", lambda g: g.layer("regather"), {
                 "as before? In backward each block's input is gathered once more": lambda g: g.layer("keep"),
+                NUMBERS: lambda g: g.layer("regather") / BF16,
                 f"one more gather; {ONE_BLOCK}": lambda g: 9 / 8 * g.layer("keep"),
                 "a gather is half an all-reduce: two more of them, not two all-reduces":
                     lambda g: 1.5 * g.layer("keep"),

@@ -148,6 +148,7 @@ _STEP = NumberExercise(
                 "on the cards? The ranks along tp are in one node": lambda g: g.along_tp * g.fast / g.slow,
                 "an all-reduce in a ring sends 2 (tp - 1) / tp of the whole": lambda g: g.along_tp / ring_share(g.tp),
                 "four bytes each? bf16 has two": lambda g: 2 * g.along_tp,
+                "with numbers in place of bytes? In bf16 each has two": lambda g: g.along_tp / BF16,
                 _MS: lambda g: 1e3 * g.along_tp,
             }, collective=False),
             Ask("bubble_s", "s", lambda g: g.bubble, {
@@ -176,6 +177,7 @@ _STEP = NumberExercise(
                     lambda g: g.along_dp / ring_share(g.dp), lambda g: g.along_dp / 2
                 ),
                 "four bytes each? bf16 has two": lambda g: 2 * g.along_dp,
+                "with numbers in place of bytes? In bf16 each has two": lambda g: g.along_dp / BF16,
                 "that is what nothing hides. First all of it is asked": lambda g: g.exposed,
                 _MS: lambda g: 1e3 * g.along_dp,
             }, collective=False),
