@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from course_lib.checks.kit.again import answered_again
@@ -67,10 +66,10 @@ def _judged(exercise: str, answer: Any, part: str | None, *, seed: int, timeout:
 
 def _numbers(spec: NumberExercise, answer: Any, names: list[str], *, seed: int) -> list[LevelResult]:
     """A graded copy has other given numbers than the published ones: there nothing is told that gives them away."""
-    again = None
-    if seed and isinstance(answer, Mapping):
-        again = answered_again(answer, spec.given, partial(record_of, spec), seed)
-    return judge_numbers(spec, answer, names, seed=seed, kind=not (seed or is_graded()), again=again)
+    if not seed:
+        return judge_numbers(spec, answer, names, seed=seed, kind=not is_graded())
+    again = cache(partial(answered_again, answer, spec.given, partial(record_of, spec), seed))
+    return judge_numbers(spec, answer, names, seed=seed, kind=False, again=again)
 
 
 def _levels(spec: Exercise, part: str | None) -> list[str]:

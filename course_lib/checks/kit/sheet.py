@@ -78,12 +78,12 @@ def judge_numbers(
     *,
     seed: int,
     kind: bool = True,
-    again: Again | None = None,
+    again: Callable[[], Again | None] = lambda: None,
 ) -> list[LevelResult]:
     """Judge the numbers of the named levels; a level's points need all of them.
 
     Where it is not `kind`, only a known cause is told, and no ratio, from which a program would compute the answer.
-    `again` are the answers of the same cell to other given numbers, which a typed number does not follow.
+    `again` gives the answers of the same cell to other given numbers, which a typed number does not follow.
     """
     if not isinstance(answers, Mapping):
         return _no_numbers(exercise, answers, names)
@@ -91,7 +91,7 @@ def judge_numbers(
     results = []
     for name in names:
         group = exercise.levels[name]
-        wrong = judged.wrong(group) or (_why_typed(exercise, group, again) if again else [])
+        wrong = judged.wrong(group) or _why_typed(exercise, group, again())
         points, detail = (0, "; ".join(wrong)) if wrong else (group.points, group.praise)
         results.append(LevelResult(name=name, points=points, possible=group.points, detail=detail))
     return results
@@ -135,8 +135,10 @@ class _Judged:
         return suggest(ratio, ranks) if self.kind else explain(ratio, ranks, GUESSES, most=len(GUESSES)) or "not right"
 
 
-def _why_typed(exercise: NumberExercise, group: Group, again: Again) -> list[str]:
+def _why_typed(exercise: NumberExercise, group: Group, again: Again | None) -> list[str]:
     """What is said of each number of a group that other given numbers change, while its cell leaves it."""
+    if again is None:
+        return []
     if again.trouble:
         return [again.trouble]
     typed = [_typed(exercise, given, answers) for given, answers in again.runs]
