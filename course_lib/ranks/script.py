@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_lib.ranks import lifeline, server
+from course_lib.ranks.counted import Call, calls_in, count_into
 from course_lib.ranks.member import blank_main, free_port
 from course_lib.ranks.wire import RankEnd
 
@@ -35,10 +36,13 @@ class Ended(NamedTuple):
     status: int | None
     printed: str
     problems: str  # what it wrote to stderr
+    calls: tuple[Call, ...] = ()  # what it handed to torch.distributed
 
 
-def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
+def run_script(text: str, world_size: int, *, timeout: float, argument: str = "") -> list[Ended]:
     """Run a script on so many processes, `timeout` seconds at most; what still runs then is ended.
+
+    `argument` is what stands behind the script's name on the command line.
 
     Raises: OSError in four parts if the system refuses.
     """
@@ -53,7 +57,7 @@ def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
     processes = [
         context.Process(
             target=_take_part,
-            args=(str(folder), rank, wire, port, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))),
+            args=(str(folder), argument, rank, wire, port, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))),
         )
         for rank, (_, wire) in enumerate(wires)
     ]
@@ -69,12 +73,20 @@ def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
         for end in chain(*wires):
             end.close()
     return [
-        Ended(process.pid or 0, status, *(_read(folder / f"{rank}.{name}") for name in ("out", "err")))
+        Ended(
+            process.pid or 0,
+            status,
+            _read(folder / f"{rank}.out"),
+            _read(folder / f"{rank}.err"),
+            calls_in(folder / f"{rank}.calls"),
+        )
         for rank, (process, status) in enumerate(zip(processes, statuses, strict=True))
     ]
 
 
-def _take_part(folder: str, rank: int, wire: socket.socket, port: int, environment: dict[str, str]) -> None:
+def _take_part(
+    folder: str, argument: str, rank: int, wire: socket.socket, port: int, environment: dict[str, str]
+) -> None:
     """The process of one rank, which ends with the notebook as a rank of the pool does."""
     server.forget_fork_server()
     os.setpgid(0, 0)
@@ -84,7 +96,8 @@ def _take_part(folder: str, rank: int, wire: socket.socket, port: int, environme
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), number)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
-    sys.argv = ["script.py"]
+    count_into(f"{folder}/{rank}.calls", f"{folder}/script.py")
+    sys.argv = ["script.py", *filter(None, [argument])]
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it
     runpy.run_path(f"{folder}/script.py", run_name="__main__")
 

@@ -30,7 +30,7 @@ from course_lib.comm.switches import active
 from course_lib.errors import four_parts
 from course_lib.ranks.stacks import is_own_file
 
-_ALIKE = {  # by operator of c10d: what a learner calls it, and the argument whose tensors are alike on all ranks
+ALIKE = {  # by operator of c10d: what a learner calls it, and the argument whose tensors are alike on all ranks
     "allreduce_": ("all_reduce", "tensors"),
     "allreduce_coalesced_": ("all_reduce", "tensors"),
     "broadcast_": ("broadcast", "tensors"),
@@ -51,7 +51,7 @@ _ALIKE = {  # by operator of c10d: what a learner calls it, and the argument who
 _COMM = os.path.join(os.path.dirname(course_lib.__file__), "comm", "")
 _OF_TORCH = (f"{os.sep}torch{os.sep}distributed{os.sep}", f"{os.sep}torch{os.sep}nn{os.sep}parallel{os.sep}")
 _BACKWARD = "_engine_run_backward"
-_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _kept: list[object] = []  # the library whose operators these are: they are gone with it
 
 
@@ -96,7 +96,7 @@ def install() -> None:
     """
     library = torch.library.Library("c10d", "IMPL")
     _kept.append(library)
-    for operator in _ALIKE:
+    for operator in ALIKE:
         library.impl(operator, _Watched(operator), "BackendSelect", with_keyset=True)
 
 
@@ -105,7 +105,7 @@ class _Watched:
 
     def __init__(self, operator: str) -> None:
         self._operator = getattr(torch.ops.c10d, operator).default
-        self._name, self._alike = _ALIKE[operator]
+        self._name, self._alike = ALIKE[operator]
         self._names = [argument.name for argument in self._operator._schema.arguments]
 
     def __call__(self, keys: torch._C.DispatchKeySet, *args: Any, **options: Any) -> Any:
@@ -116,10 +116,10 @@ class _Watched:
             comparison.compare()
             if parts := _PARTS.get(self._name):
                 comparison.compare_parts(parts(given))
-        return self._operator.redispatch(keys & _BELOW, *args, **options)  # which lets Python's other threads run
+        return self._operator.redispatch(keys & BELOW, *args, **options)  # which lets Python's other threads run
 
     def _words(self, given: dict[str, Any], caller: str, group: ProcessGroup) -> Words:
-        alike = list(_tensors(given.get(self._alike)))
+        alike = list(tensors_in(given.get(self._alike)))
         root = given.get("root_rank")
         return Words(
             operation=self._name,
@@ -242,13 +242,13 @@ def _caller() -> str | None:
     return "backward()"  # autograd's threads on GPUs have no frame of anybody's
 
 
-def _tensors(found: Any) -> Iterator[Tensor]:
+def tensors_in(found: Any) -> Iterator[Tensor]:
     """The tensors of an argument, however deep its lists are."""
     if isinstance(found, Tensor):
         yield found
     elif isinstance(found, (list, tuple)):
         for one in found:
-            yield from _tensors(one)
+            yield from tensors_in(one)
 
 
 def _listed(texts: Iterator[str]) -> str:

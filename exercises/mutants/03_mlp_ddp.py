@@ -330,3 +330,30 @@ WRONG["03.10", "overlap"] = {
         "loss.backward()": "loss.backward()\n    [ready(p) for bucket in buckets for p in bucket]",
     },
 }
+
+# 03.11 -----------------------------------------------------------------------------------------------------------
+
+WRONG["03.11", "sgd"] = {
+    "too small by the number of processes": {"(ranks * loss)": "loss"},
+    "each micro-batch has its own mean": {
+        "/ len(x)": "/ max(len(rows), 1) / MICRO_BATCHES",
+        "(ranks * loss)": "loss",
+    },
+    "each process divides by its own rows": {
+        "/ len(x)": "/ max(len(x.tensor_split(ranks)[rank]), 1)",
+        "(ranks * loss)": "loss",
+    },
+    "the losses are added up and not divided": {"(ranks * loss)": "(len(x) * loss)"},
+    "this is what rank 0 learns from its own rows alone": {"number == MICRO_BATCHES": "False"},
+    "the first step is wrong already": {"number == MICRO_BATCHES": "number == 1"},
+    "is a gradient left from the step before?": {"optimizer.zero_grad()": "pass"},
+    "2.0 x the target; only the last micro-batch": {"number == MICRO_BATCHES": "True"},
+    "but the loss of batch 1 is": {"dist.all_reduce(total)\n": "pass\n"},
+    "save wrapped.module.state_dict()": {"model.module.state": "model.state"},
+    "collective 12 of all ranks is all_reduce of": {"tensor_split(MICRO_BATCHES)": "chunk(MICRO_BATCHES)"},
+    "what it saved there: result.pt": {"/answer.pt": "/result.pt"},
+    "it imports course_lib": {"import sys": "import sys\nfrom course_lib import comm"},
+}
+WRONG["03.11", "adamw"] = {
+    "0.weight is": {'task["optimizer"]': '"SGD"'},
+}

@@ -27,7 +27,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_lib import comm
-from course_lib.checks import check, given, hint
+from course_lib.checks import check, given, hint, save_script
 from course_lib.hardware import load_cluster, wires
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
@@ -622,6 +622,87 @@ def overlapped_backward(model, loss, buckets):
 
 
 check("03.10", overlapped_backward)
+
+# %% [markdown]
+# ## 03.11
+#
+# *Own file · hard · 45 minutes.* **You learn** to write the loop that you would start on a cluster, with nothing of this course in it.
+#
+# A training often ends on a batch that is too short: 3 rows are left, and there are 4 processes. And a batch that is too large for a GPU
+# is cut into micro-batches. Write a script for `torchrun` that does both right, with PyTorch's own `DistributedDataParallel`.
+#
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which every process starts |
+# | `batches` | pairs `(x, y)` of all rows of a batch: `x` is (rows, 6), `y` holds a class for each row |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+#
+# Of each batch, rank r takes part r of `x.tensor_split(world_size)`, and cuts it into two micro-batches, by `tensor_split` again. Some of
+# these parts may be empty. Every row of a batch has the same weight: the loss is the mean of the cross-entropy over **all its rows**, on
+# whichever rank they are. At the end rank 0 saves a dict as `answer.pt` in the same folder: under `weights` the model's state dict, without
+# the wrapper's `module.`, and under `losses` the loss of each batch before its step, over all rows.
+
+# %% [markdown]
+# **Target:** the weights of one device, with SGD and with AdamW. In each step the gradients are averaged once, not once for each
+# micro-batch. The check counts what your processes hand to `torch.distributed`, whoever calls it.
+#
+# To start it yourself, run `save_script("03.11", ddp_loop)`. It writes your script and a `task.pt` into a folder, and tells you the line for a
+# terminal. [The script of lesson 03](../../notebooks/scripts/03_ddp.py) has the calls that you need; look there when you are stuck.
+
+# %% nbgrader={"grade": false, "grade_id": "03-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+ddp_loop = """
+import sys
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+MICRO_BATCHES = 2
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3)).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    model = DistributedDataParallel(model)
+    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
+    losses = []
+    for x, y in task["batches"]:
+        mine = [part.tensor_split(ranks)[rank].tensor_split(MICRO_BATCHES) for part in (x, y)]
+        total = torch.zeros((), dtype=torch.float64)
+        for number, (rows, targets) in enumerate(zip(*mine), start=1):
+            with nullcontext() if number == MICRO_BATCHES else model.no_sync():
+                loss = F.cross_entropy(model(rows), targets, reduction="sum") / len(x)
+                (ranks * loss).backward()  # DDP will divide by the ranks
+            total += loss.detach()
+        dist.all_reduce(total)
+        losses.append(total.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    if rank == 0:
+        torch.save({"weights": model.module.state_dict(), "losses": losses}, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("03.11", ddp_loop)
 
 # %% [markdown]
 # ## Where this leads

@@ -59,3 +59,41 @@ def test_who_only_waits_for_one_that_failed_is_ended_soon_and_what_it_printed_is
     for one in ended:
         with pytest.raises(ProcessLookupError):
             os.kill(one.pid, 0)
+
+
+COUNTED = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+x = torch.ones(3)
+dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x, 0)
+dist.all_reduce(x)
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+model(torch.ones(1, 4)).sum().backward()
+dist.all_gather([torch.empty(3) for _ in range(2)], x)
+"""
+
+
+def test_every_call_is_counted_with_its_bytes_and_its_line_whoever_makes_it():
+    ended = run_script(COUNTED, 2, timeout=200)
+    assert [one.status for one in ended] == [0, 0]
+    for one, in_pairs in zip(ended, ("send", "recv"), strict=True):
+        mine = [tuple(call)[:4] for call in one.calls if call.line != 8]  # DDP's own first exchange
+        assert mine == [
+            (in_pairs, 12, 2, 6),
+            ("all_reduce", 12, 2, 7),
+            ("all_reduce", 40, 2, 9),
+            ("all_gather", 12, 2, 10),
+        ]
+
+
+def test_a_hang_has_left_the_call_in_which_each_waits():
+    waits = COUNTED.partition("model =")[0] + "dist.barrier() if dist.get_rank() else input"
+    ended = run_script(waits + "\nimport time; time.sleep(60)", 2, timeout=6)
+    assert [one.status for one in ended] == [None, None]
+    assert [one.calls[-1].operation for one in ended] == ["all_reduce", "barrier"]
+
+
+def test_a_script_is_given_its_argument():
+    ended = run_script("import sys; print(sys.argv[1:])", 1, timeout=200, argument="a folder")
+    assert ended[0].printed == "['a folder']\n"

@@ -110,7 +110,7 @@ def _why_wrong(
     spec: ProbeExercise | ScriptExercise, function: Any, level: Level, *, seed: int, timeout: float
 ) -> str | None:
     if isinstance(spec, ScriptExercise):
-        reasons = (why_script_fails(spec, function, case, timeout=timeout) for case in level.cases)
+        reasons = (why_script_fails(spec, function, case, seed=seed, timeout=timeout) for case in level.cases)
         return next(filter(None, reasons), None)
     if not callable(function):
         return f"the answer is of type {type(function).__name__}: pass the function or class itself, without brackets"

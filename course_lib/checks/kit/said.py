@@ -11,10 +11,10 @@ from course_lib.comm.traces import unmatched
 def plural(number: int, word: str) -> str:
     """A number of things.
 
-    >>> plural(1, "rank"), plural(4, "rank"), plural(2, "batch")
-    ('1 rank', '4 ranks', '2 batches')
+    >>> plural(1, "rank"), plural(4, "rank"), plural(2, "batch"), plural(2, "process")
+    ('1 rank', '4 ranks', '2 batches', '2 processes')
     """
-    ending = "es" if word.endswith("ch") else "s"
+    ending = "es" if word.endswith(("ch", "ss")) else "s"
     return f"{number} {word}{ending * (number != 1)}"
 
 

@@ -1,52 +1,133 @@
-"""Exercises whose answer is the text of a script that torchrun can start, without this course."""
+"""Exercises whose answer is the text of a script that torchrun can start, without this course: the learner's own file.
+
+A script may be given a folder as its one argument. There it finds `task.pt`, the weights and batches that its seed
+draws, and there it saves what it is asked for. It is judged by that, by what its processes print, and by what they hand
+to `torch.distributed`, counted below all of PyTorch's layers (`ranks.counted`).
+"""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from course_lib.checks.kit.endings import NOT_YET
+from course_lib.checks.kit.out_of_step import first_difference, last_calls
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 from course_lib.ranks.script import Ended, run_script
 
+TASK = "task.pt"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
+_LINE = re.compile(r'File "[^"]*script\.py", line (\d+)')
 _OURS = re.compile(r"^\s*(from|import)\s+course_lib\b", re.MULTILINE)
+_PATIENCE = 3  # times a function's limit: processes that import parts of PyTorch first, on a machine that does more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a script is started: on so many processes, then perhaps on others in the same folder."""
+
+    world_size: int
+    then: int = 0
+    look: str = ""  # at what, besides the values: the exercise's own word
+
+    def __str__(self) -> str:
+        return f"{plural(self.world_size, 'process')}{f', then {self.then}' if self.then else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What became of a script: of each of its starts, and in its folder."""
+
+    starts: tuple[tuple[Ended, ...], ...]
+    task: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    @property
+    def ended(self) -> tuple[Ended, ...]:
+        """The ranks of the last start."""
+        return self.starts[-1]
+
+    def saved(self, name: str) -> Any:
+        """What the script has saved under this name, read as data alone. Raises: _Unreadable in a sentence."""
+        path = self.folder / name
+        if not path.exists():
+            found = ", ".join(sorted(one.name for one in self.folder.iterdir() if one.name != TASK)) or "nothing"
+            raise _Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
+        try:
+            return torch.load(path, weights_only=True)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0][:120]
+            raise _Unreadable(f"{name} cannot be read ({reason}): save tensors, numbers, lists and dicts") from None
+
+
+class _Unreadable(Exception):
+    """A file that a script should have saved, and why it says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptExercise:
-    """An exercise that is judged by what the processes of a script print."""
+    """An exercise that is judged by what the processes of a script print, save and send."""
 
     key: str
     title: str
-    verdict: Callable[[Any, Sequence[Ended]], str | None]  # (case, what became of each rank)
+    verdict: Callable[[Any, Ran], str | None]  # (case, what became of it)
     levels: Mapping[str, Level]
     hints: tuple[str, ...]
+    task: Callable[[Any, int], Mapping[str, Any]] | None = None  # of a case and a seed; none: it gets no folder
 
 
-def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, timeout: float) -> str | None:
+def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed: int, timeout: float) -> str | None:
     """None if the script is right in this case, else why not."""
     if not isinstance(text, str):
         return f"the answer is of type {type(text).__name__}: pass the text of the script"
     if _OURS.search(text):
         return "it imports course_lib: this script is to run where nothing of the course is"
-    ended = run_script(text, case.world_size, timeout=timeout)
-    if any(f"NotImplementedError: Exercise {exercise.key}" in one.problems for one in ended):
-        return NOT_YET
-    reason = _ended_badly(ended, timeout) or exercise.verdict(case, ended)
-    return f"{case}: {reason}" if reason else None
+    with tempfile.TemporaryDirectory(prefix="own-file-") as name:
+        reason = _reason(exercise, text, case, Path(name), seed=seed, timeout=_PATIENCE * timeout)
+    return reason if reason in (None, NOT_YET) else f"{case}: {reason}"
+
+
+def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, seed: int, timeout: float) -> str | None:
+    task = exercise.task(case, seed) if exercise.task else {}
+    if exercise.task:
+        torch.save(task, folder / TASK)
+    starts: list[tuple[Ended, ...]] = []
+    for world_size in filter(None, (case.world_size, getattr(case, "then", 0))):
+        ended = run_script(text, world_size, timeout=timeout, argument=str(folder) if exercise.task else "")
+        starts.append(tuple(ended))
+        if any(f"NotImplementedError: Exercise {exercise.key}" in one.problems for one in ended):
+            return NOT_YET
+        if reason := _ended_badly(ended, timeout):
+            return f"the start on {world_size}: {reason}" if len(starts) > 1 else reason
+    try:
+        return exercise.verdict(case, Ran(starts=tuple(starts), task=task, folder=folder))
+    except _Unreadable as error:
+        return str(error)
 
 
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:
-    """The first error, or else who hangs."""
+    """The first error, or else who hangs; and where the ranks' collectives part, which may be why."""
+    apart = first_difference(ended)
     for rank, one in enumerate(ended):
         if one.status:
-            raised = _RAISED.findall(one.problems)
-            return f"an error on rank {rank}: {raised[-1] if raised else f'it ended with status {one.status}'}"
+            return f"an error on rank {rank}: {_error_of(one)}{apart and f'; {apart}'}"
     hanging = [rank for rank, one in enumerate(ended) if one.status is None]
     if not hanging:
         return None
     who = f"rank{'s' * (len(hanging) > 1)} {', '.join(map(str, hanging))}"
-    return f"a hang: {who} had not ended after {timeout:g} s; does every rank make every call that all must make?"
+    asked = apart or f"{last_calls(ended)}; does every rank make every call that all must make?"
+    return f"a hang: {who} had not ended after {timeout:g} s; {asked}"
+
+
+def _error_of(one: Ended) -> str:
+    """The last error that a process has written, and the line of the script that led to it."""
+    raised, lines = _RAISED.findall(one.problems), _LINE.findall(one.problems)
+    text = raised[-1] if raised else f"it ended with status {one.status}"
+    return f"line {lines[-1]}: {text}" if lines else text

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from course_lib.checks.kit.script import ScriptExercise
+from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
-from course_lib.ranks.script import Ended
 
 _LINE = re.compile(r"^rank (\d+) of (\d+): own (\d+), all (\d+)(?:, half (\d+))?$", re.MULTILINE)
 _FORM = "rank 2 of 3: own 4711, all 14130, half 9423"
 
 
-class Start(NamedTuple):
-    """One start of the script, and whether the halves count as well."""
-
-    world_size: int
-    halves: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.world_size} processes"
-
-
-def _wrong_lines(case: Start, ended: Sequence[Ended]) -> str | None:
+def _wrong_lines(case: Start, ran: Ran) -> str | None:
     """Nobody knows the numbers of the others' processes, so a right sum has been communicated."""
+    ended = ran.ended
     p, found = case.world_size, [_LINE.findall(one.printed) for one in ended]
     for rank, lines in enumerate(found):
         if len(lines) != 1:
@@ -41,7 +30,7 @@ def _wrong_lines(case: Start, ended: Sequence[Ended]) -> str | None:
         if reason := _wrong_sum(f"rank {rank}: all", int(everybody), range(p), own):
             return reason
         members = range(p // 2) if rank < p // 2 else range(p // 2, p)
-        if case.halves and (reason := _wrong_sum(f"rank {rank}: half", int(half or 0), members, own)):
+        if case.look and (reason := _wrong_sum(f"rank {rank}: half", int(half or 0), members, own)):
             return reason
     return None
 
@@ -62,8 +51,16 @@ _SCRIPT = ScriptExercise(
     title="a script for torchrun",
     verdict=_wrong_lines,
     levels={
-        "all": Level(points=2, cases=(Start(3), Start(2)), praise="every rank knows the sum, on 3 and on 2 processes"),
-        "half": Level(points=2, cases=(Start(3, True),), praise="and that of its own half, in a group of its own"),
+        "all": Level(
+            points=2,
+            cases=(Start(world_size=3), Start(world_size=2)),
+            praise="every rank knows the sum, on 3 and on 2 processes",
+        ),
+        "half": Level(
+            points=2,
+            cases=(Start(world_size=3, look="halves"),),
+            praise="and that of its own half, in a group of its own",
+        ),
     },
     hints=(
         'Begin with dist.init_process_group("gloo"). It reads from the environment who this process is, and from '
