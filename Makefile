@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild matrix notebooks exercises slides release grade grade-all
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild matrix notebooks exercises slides release grade grade-all project grade-project
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -81,3 +81,11 @@ grade: setup-dev  ## instructors: grade the submissions in DIR=… (ROSTER=class
 
 grade-all: setup-dev  ## instructors: the full grading round trip of every module
 	@$(DEVELOPER) -m tools.grading grade-all
+
+project: setup-dev  ## write the project's three trainers, with the bugs of GRADE_SEED, into a new folder DIR=…
+	@test -n "$(DIR)" || { echo "make project: say where to: make project DIR=path" >&2; exit 1; }
+	@$(DEVELOPER) -m tools.project hand-out "$(DIR)"
+
+grade-project: setup-dev  ## instructors: run the project's rubric on DIR=…, one project or a folder of them
+	@test -n "$(DIR)" || { echo "make grade-project: say where they lie: make grade-project DIR=path" >&2; exit 1; }
+	@$(DEVELOPER) -m tools.project grade "$(DIR)"

@@ -138,4 +138,5 @@ def shown(value: Any) -> str:
 
 def refuse(command: str, values: str, rule: str, way_out: str) -> NoReturn:
     """Raise the four-part error of a command."""
-    raise ValueError(four_parts(command, values, rule, way_out)) from None
+    line = values if values.isprintable() else ascii(values)  # a line break in it would make two lines of one
+    raise ValueError(four_parts(command, line, rule, way_out)) from None

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
@@ -96,6 +97,7 @@ def _take_part(
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), number)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
+    warnings.simplefilter("default")  # whoever started us may take each for an error; torchrun does not
     count_into(f"{folder}/{rank}.calls", f"{folder}/script.py")
     sys.argv = ["script.py", *filter(None, [argument])]
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it

@@ -468,6 +468,10 @@ with TemporaryDirectory() as folder:
 #
 # Start it: `torchrun --nproc-per-node 4 scripts/07_fsdp_tp.py`. The losses are one device's.
 #
+# **Your turn.** Call `shard` before `cut`. Undo it, and let the mesh have `tp` first and `dp` second. PyTorch refuses both. At which line, and why?
+#
+# <details><summary>What you should see</summary>`cut` finds a DTensor where it needs a plain one: what FSDP has sharded, nobody else may cut. The other way round it fails at clipping. A weight's placements are on (dp, tp), and PyTorch takes axes out of a mesh only in the mesh's own order.</details>
+#
 # [`scripts/07_llama_or_olmo.py`](scripts/07_llama_or_olmo.py) does this to a Llama or OLMo from Hugging Face, and fine-tunes it on your text: `torchrun --nproc-per-node 4 scripts/07_llama_or_olmo.py [MODEL_FOLDER TEXT]`. Stop it, start it again, and it goes on.
 
 # %% [markdown]

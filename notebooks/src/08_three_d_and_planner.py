@@ -507,7 +507,11 @@ from pathlib import Path
 viz.show_difference(Path("scripts/07_fsdp_tp.py"), Path("scripts/08_resume.py"))
 
 # %% [markdown]
-# Each rank writes its own pieces, and any layout can read them. Kill the script with `kill -9` after step 5, and start it again: it goes on behind its last whole checkpoint.
+# Each rank writes its own pieces, and any layout can read them.
+#
+# **Your turn.** Kill the script with `kill -9` after step 5, and start it again, on 2 processes instead of 4. Where does it go on, and with which losses?
+#
+# <details><summary>What you should see</summary>Behind its last whole checkpoint, at step 6 or a multiple of 5 later, and with the losses of a run that was never stopped.</details>
 #
 # ## The file behind this lesson
 #

@@ -77,7 +77,7 @@ def kept():
 def ran(ready, script, *args, cwd, **variables):
     """What it printed, and nothing on stderr."""
     with ready.started(script, *args, cwd=cwd, **variables) as run:
-        statuses = run.wait(100)
+        statuses = run.wait(400)
     assert (set(statuses), (cwd / "err").read_text()) == ({0}, "")
     return (cwd / "out").read_text()
 
@@ -153,6 +153,45 @@ def test_ranks_that_cannot_share_the_model_say_so(kept, stage, ranks, layers, sa
     with kept(ranks).started(tmp_path / "changed.py", cwd=tmp_path) as run:
         assert set(run.wait(100)) - {0, None}
     assert f"AssertionError: {says}" in (tmp_path / "err").read_text()
+
+
+def changed(stage, *edits):
+    """A stage as a reader changes it, when a lesson says "your turn"."""
+    text = next(path for path in STAGES if path.stem == stage).read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_gathered_scores_give_the_same_losses_as_lesson_05_says(kept, tmp_path, text, steps):
+    gathered = changed(
+        "05_tensor_parallel",
+        ('{"output_layouts": Shard(-1), "use_local_output": False}', '{"output_layouts": Replicate()}'),
+        ("with tp.loss_parallel():", "if True:"),
+        ("loss.detach().to_local()", "loss.detach()"),
+    )
+    (tmp_path / "changed.py").write_text(gathered)
+    assert steps_of(ran(kept(4), tmp_path / "changed.py", text, cwd=tmp_path)) == same(steps)
+
+
+@pytest.mark.parametrize(
+    ("edits", "says"),
+    [
+        (
+            (('    cut(model.to(device), mesh["tp"])', "    model.to(device)\n    #"),)
+            + (('    shard(model, mesh["dp"])', '    shard(model, mesh["dp"])\n    cut(model, mesh["tp"])'),),
+            "only accepts torch.Tensor but got <class 'torch.distributed.tensor.DTensor'>",
+        ),
+        ((('(dp, TP), mesh_dim_names=("dp", "tp")', '(TP, dp), mesh_dim_names=("tp", "dp")'),), "in ascending order"),
+    ],
+    ids=["FSDP first", "tp as the outer axis"],
+)
+def test_pytorch_refuses_the_other_orders_as_lesson_07_says(kept, tmp_path, edits, says):
+    (tmp_path / "changed.py").write_text(changed("07_fsdp_tp", *edits))
+    with kept(4).started(tmp_path / "changed.py", cwd=tmp_path) as run:
+        assert set(run.wait(100)) - {0, None}
+    assert says in (tmp_path / "err").read_text()
 
 
 def test_a_run_goes_on_bit_by_bit_where_it_was_killed_and_on_another_number_of_ranks(kept, tmp_path, text, steps):

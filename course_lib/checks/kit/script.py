@@ -55,19 +55,19 @@ class Ran:
         return self.starts[-1]
 
     def saved(self, name: str) -> Any:
-        """What the script has saved under this name, read as data alone. Raises: _Unreadable in a sentence."""
+        """What the script has saved under this name, read as data alone. Raises: Unreadable in a sentence."""
         path = self.folder / name
         if not path.exists():
             found = ", ".join(sorted(one.name for one in self.folder.iterdir() if one.name != TASK)) or "nothing"
-            raise _Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
+            raise Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
         try:
             return torch.load(path, weights_only=True)
         except Exception as error:
             reason = str(error).strip().splitlines()[0][:120]
-            raise _Unreadable(f"{name} cannot be read ({reason}): save tensors, numbers, lists and dicts") from None
+            raise Unreadable(f"{name} cannot be read ({reason}): save tensors, numbers, lists and dicts") from None
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """A file that a script should have saved, and why it says nothing."""
 
 
@@ -95,21 +95,30 @@ def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed:
 
 
 def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, seed: int, timeout: float) -> str | None:
-    task = exercise.task(case, seed) if exercise.task else {}
-    if exercise.task:
-        torch.save(task, folder / TASK)
+    task = exercise.task(case, seed) if exercise.task else None
     starts: list[tuple[Ended, ...]] = []
     for world_size in filter(None, (case.world_size, getattr(case, "then", 0))):
-        ended = run_script(text, world_size, timeout=timeout, argument=str(folder) if exercise.task else "")
-        starts.append(tuple(ended))
-        if any(f"NotImplementedError: Exercise {exercise.key}" in one.problems for one in ended):
-            return NOT_YET
-        if reason := _ended_badly(ended, timeout):
-            return f"the start on {world_size}: {reason}" if len(starts) > 1 else reason
+        ran = start_once(text, world_size, folder, task, timeout=timeout)
+        if isinstance(ran, str):
+            if f"NotImplementedError: Exercise {exercise.key}" in ran:
+                return NOT_YET
+            return f"the start on {world_size}: {ran}" if starts else ran
+        starts += ran.starts
     try:
-        return exercise.verdict(case, Ran(starts=tuple(starts), task=task, folder=folder))
-    except _Unreadable as error:
+        return exercise.verdict(case, Ran(starts=tuple(starts), task=task or {}, folder=folder))
+    except Unreadable as error:
         return str(error)
+
+
+def start_once(
+    text: str, world_size: int, folder: Path, task: Mapping[str, Any] | None, *, timeout: float
+) -> Ran | str:
+    """Start a script once, its task in the folder that it is given, if it has one; a text says why it ended badly."""
+    if task is not None:
+        torch.save(task, folder / TASK)
+    ended = run_script(text, world_size, timeout=timeout, argument="" if task is None else str(folder))
+    bad = _ended_badly(ended, timeout)
+    return bad or Ran(starts=(tuple(ended),), task=task or {}, folder=folder)
 
 
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:
