@@ -14,6 +14,9 @@
 # again; a cell below has the line, behind a `#`.
 #
 # The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -177,8 +180,8 @@ check("01.3", count_parameters)
 # Its S² are attention's scores. This formula keeps them, as older attention did; the lesson's keeps none.
 
 # %% nbgrader={"grade": false, "grade_id": "01-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-L, H, A, V, S = given("01.4", GRADE_SEED)
-print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
+gpt = given("01.4", GRADE_SEED)
+print(f"L = {gpt.L} layers, H = {gpt.H}, A = {gpt.A} heads, V = {gpt.V}, S = {gpt.S}")
 
 # %% [markdown]
 # Weights are bf16, the optimizer is Adam with an fp32 copy of the weights and two fp32 moments, the averages of the lesson. GB is $10^9$ bytes. Counts are exact;
@@ -196,6 +199,7 @@ print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
 # | `sequences_per_gpu` | whole sequences that fit on each of 32 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3; leave gathered weights out |
 
 # %% nbgrader={"grade": false, "grade_id": "01-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+L, H, A, V, S = gpt
 ### BEGIN SOLUTION
 parameters = L * (12 * H**2 + 10 * H) + H * (V + S) + 2 * H + V * (H + 1)
 workshop_gb = 14 * parameters / 1e9
@@ -435,11 +439,10 @@ check("01.9", training_days)
 # as if it counted the same bytes, divided by the number of GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "01-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-gpus, unsharded, sharded = given("01.10", GRADE_SEED)
-P = 405_849_243_648  # parameters in the matrices of Llama 3.1 405B: the calculator leaves the norms out
+printed = given("01.10", GRADE_SEED)
 print(f"{'data_parallel_sharding_strategy':34}{'ngpus':>6}{'model_and_optimizer_states_memory_gb':>40}")
-for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
-    print(f"{strategy:34}{gpus:6}{printed:40}")
+for strategy, gb in (("NO_OP", printed.unsharded), ("FULLY_SHARD", printed.sharded)):
+    print(f"{strategy:34}{printed.gpus:6}{gb:40}")
 
 # %% [markdown]
 # **C, the same calculator** has a file "Grok-1". Beside it is what xAI released under that name:
@@ -483,6 +486,8 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `law_smallest` | D: tokens that the law gives the smallest |
 
 # %% nbgrader={"grade": false, "grade_id": "01-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+gpus, unsharded, sharded = printed
+P = 405_849_243_648  # parameters in the matrices of Llama 3.1 405B: the calculator leaves the norms out
 ### BEGIN SOLUTION
 xl_heads = 2048 // 128
 width_13b = 40 * 128

@@ -16,6 +16,9 @@
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they
 # say the same as the check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -74,15 +77,15 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # The tree has reached everybody after 2 steps. The cell below prints *your* p and M.
 
 # %% nbgrader={"grade": false, "grade_id": "02-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-p, M = given("02.1", GRADE_SEED)
-print(f"p = {p} ranks, M = {M:,} bytes")
+transfer = given("02.1", GRADE_SEED)
+print(f"p = {transfer.p} ranks, M = {transfer.M:,} bytes")
 print(
     f"NVLINK.time_s(nbytes) = {NVLINK.alpha_s * 1e6:g} us + nbytes "
     f"/ ({NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s)"
 )
 
 # %% [markdown]
-# Replace each `None` by a number, or by an expression in `p` and `M`:
+# Replace each `None` by an expression in `p` and `M`:
 #
 # | name | all-reduce or broadcast of M bytes on p ranks |
 # | --- | --- |
@@ -98,6 +101,7 @@ print(
 # A step takes as long as its largest message, which is `NVLINK.time_s(nbytes)`.
 
 # %% nbgrader={"grade": false, "grade_id": "02-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+p, M = transfer
 ### BEGIN SOLUTION
 naive_root_receives = (p - 1) * M
 naive_steps = 2 * (p - 1)

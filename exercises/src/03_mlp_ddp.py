@@ -16,6 +16,9 @@
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -177,8 +180,8 @@ check("03.3", train_on_share)
 # ```
 
 # %% nbgrader={"grade": false, "grade_id": "03-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-p, L, P = given("03.4", GRADE_SEED)
-print(f"p = {p} ranks, L = {L} layers, P = {P:,} parameters")
+replicas = given("03.4", GRADE_SEED)
+print(f"p = {replicas.p} ranks, L = {replicas.L} layers, P = {replicas.P:,} parameters")
 KEMPNER = wires(load_cluster("kempner_h100"))
 print(f"a node: {KEMPNER.domain} GPUs and KEMPNER.cards = {KEMPNER.cards} network cards")
 print(
@@ -205,6 +208,7 @@ print(f"inside a node: {KEMPNER.inside_bytes_per_s:g} bytes per second")
 # | `bandwidth_time` | seconds that the bytes of one rank take at the **bandwidth** of the ring, without latency |
 
 # %% nbgrader={"grade": false, "grade_id": "03-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+p, L, P = replicas
 ### BEGIN SOLUTION
 naive_calls = 9 * L + 3
 naive_rank_sends = 2 * (p - 1) / p * 4 * P

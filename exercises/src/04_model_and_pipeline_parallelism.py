@@ -15,6 +15,9 @@
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -82,33 +85,32 @@ check("04.1", train_half)
 # %% [markdown]
 # ## 04.2
 #
-# *Find the wrong number · easy · 10 minutes.* **You learn** to hold a slide against a schedule.
+# *Find the wrong number · medium · 15 minutes.* **You learn** to hold a slide against a schedule.
 #
-# One line below stood on a slide of a talk on distributed training, and we have put numbers to it. It is wrong, and the other four are true.
+# Here are five lines of a slide about GPipe's schedule. One of them is wrong, as one was on a slide of a real talk. The other four are true.
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-N, m, F_s, B_s = given("04.2", GRADE_SEED)
+slide = given("04.2", GRADE_SEED)
 print(
-    f"line 1   N = {N} GPUs, m = {m} micro-batches; "
-    f"each takes each GPU {F_s} s forward and {B_s} s backward"
+    f"line 1   N = {slide.N} GPUs, m = {slide.m} micro-batches; "
+    f"each takes each GPU {slide.F_s} s forward and {slide.B_s} s backward"
 )
-print(f"line 2   in a step every GPU computes for {m * (F_s + B_s)} s")
-print(f"line 3   and waits for the others for {(N - 1) * (F_s + B_s)} s")
-print(f"line 4   so a step takes {m * (F_s + B_s) + (N - 1) * (F_s + B_s)} s")
-print(
-    f"line 5   the idle time fraction of a step is (N - 1)/m = {(N - 1) / m:.1%}: "
-    "more micro-batches, less idle time"
-)
+print(f"line 2   in a step every GPU computes for {slide.computes_s:g} s")
+print(f"line 3   it waits for the others for {slide.waits_s:g} s")
+print(f"line 4   a step takes {slide.lasts_s:g} s")
+print(f"line 5   the idle time fraction of a step is {slide.share:.1%}")
 
 # %% [markdown]
-# Do not take anybody's word for it: time the schedule. `idle_s` gives the seconds in which each rank computes nothing.
+# Do not take anybody's word for it. Here is a small schedule, of three GPUs and four micro-batches, which take 1 s<!-- =1 --> forward and
+# 2 s<!-- =2 --> backward. `idle_s` gives the seconds in which each rank computes nothing. Where do the two numbers come from? Change the sizes until
+# you can say it for any of them.
 
 # %%
 slots = time_schedule(
-    make_schedule("gpipe", N, m),
-    Durations(forward_s=F_s, backward_input_s=B_s / 2, backward_weight_s=B_s / 2),
+    make_schedule("gpipe", 3, 4),
+    Durations(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0),
 )
-print("idle seconds of each rank:", idle_s(slots, N))
+print("idle seconds of each rank:", idle_s(slots, 3))
 print("last end:", max(slot.end_s for slot in slots))
 
 # %% [markdown]
@@ -121,8 +123,14 @@ print("last end:", max(slot.end_s for slot in slots))
 # | `enough` | the smallest number of micro-batches with which a GPU waits for a tenth of the step or less |
 
 # %% nbgrader={"grade": false, "grade_id": "04-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+N, m, F_s, B_s = slide[:4]
 ### BEGIN SOLUTION
-wrong_line = 5
+wrong_line = 2 + [
+    slide.computes_s == m * (F_s + B_s),
+    slide.waits_s == (N - 1) * (F_s + B_s),
+    slide.lasts_s == (m + N - 1) * (F_s + B_s),
+    False,
+].index(False)
 step_time = (m + N - 1) * (F_s + B_s)
 idle_fraction = (N - 1) / (m + N - 1)
 fraction_of_one = (N - 1) / N
@@ -336,8 +344,9 @@ check("04.6", schedule_numbers)
 # Embedding and head are two matrices and not one that is tied, so nothing but activations and their gradients passes the cuts.
 
 # %% nbgrader={"grade": false, "grade_id": "04-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-p, m, S, H, P = given("04.7", GRADE_SEED)
-print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:,} parameters")
+staged = given("04.7", GRADE_SEED)
+print(f"p = {staged.p} ranks, m = {staged.m} micro-batches of S = {staged.S} tokens")
+print(f"H = {staged.H}, P = {staged.P:,} parameters")
 
 # %% [markdown]
 # | name | in one step |
@@ -353,6 +362,7 @@ print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:
 # | `times_less` | `ddp_rank_sends` divided by `middle_rank_sends`; three digits are enough |
 
 # %% nbgrader={"grade": false, "grade_id": "04-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+p, m, S, H, P = staged
 ### BEGIN SOLUTION
 activation = 2 * S * H
 first_rank_sends = m * activation

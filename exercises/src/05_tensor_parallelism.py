@@ -17,6 +17,9 @@
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
 #
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
+#
 # Where something does not divide by the number of ranks, the parts are those of `torch.tensor_split`: the first ones have one more.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -47,9 +50,10 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # A Llama's feed-forward block takes `H` features to `F` hidden ones, column-parallel, and back again, row-parallel.
 
 # %% nbgrader={"grade": false, "grade_id": "05-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-H, F_width, heads, kv_heads, head_size, p, rank, many = given("05.1", GRADE_SEED)
-print(f"H = {H}, F = {F_width}; {heads} query heads and {kv_heads} kv heads of {head_size} numbers")
-print(f"p = {p} ranks, of which you are rank {rank}; in the last two rows p = {many}")
+shapes = given("05.1", GRADE_SEED)
+print(f"H = {shapes.H}, F = {shapes.F}")
+print(f"{shapes.heads} query heads and {shapes.kv} kv heads of {shapes.head} numbers")
+print(f"p = {shapes.p} ranks, of which you are rank {shapes.rank}; in the last two rows p = {shapes.many}")
 
 # %% [markdown]
 # The 6-4-2 MLP has four tensors: `layer1.weight` (4, 6), `layer1.bias` (4), `layer2.weight` (2, 4), `layer2.bias` (2). `layer1` is
@@ -73,6 +77,7 @@ print(f"p = {p} ranks, of which you are rank {rank}; in the last two rows p = {m
 # hint("05.1")
 
 # %% nbgrader={"grade": false, "grade_id": "05-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+H, F_width, heads, kv_heads, head_size, p, rank, many = shapes
 ### BEGIN SOLUTION
 column_rows = F_width // p
 column_columns = H
@@ -389,8 +394,9 @@ check("05.7", spread_block)
 # each, and the loss is computed from fp32 logits, four bytes each. All collectives are rings.
 
 # %% nbgrader={"grade": false, "grade_id": "05-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-p, L, S, H, V = given("05.8", GRADE_SEED)
-print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V} words")
+stack = given("05.8", GRADE_SEED)
+print(f"p = {stack.p} ranks, L = {stack.L} layers, S = {stack.S} tokens")
+print(f"H = {stack.H} features, V = {stack.V} words")
 
 # %% [markdown]
 # With *sequence parallelism* each rank has some positions between the blocks, as in 05.7. It comes in two forms. One keeps a block's
@@ -412,6 +418,7 @@ print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V}
 # hint("05.8")
 
 # %% nbgrader={"grade": false, "grade_id": "05-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+p, L, S, H, V = stack
 ### BEGIN SOLUTION
 calls = 4 * L
 layer_sends = 4 * 2 * (p - 1) / p * 2 * S * H

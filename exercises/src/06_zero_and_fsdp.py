@@ -16,6 +16,9 @@
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -215,9 +218,9 @@ check("06.3", zero_1)
 # more of them among the GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "06-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-P, N, Q, n, budget = given("06.4", GRADE_SEED)
-print(f"the ZeRO paper's model: P = {P:,} parameters on N = {N} GPUs")
-print(f"a Llama: Q = {Q:,} parameters on n = {n} GPUs of {budget} GB")
+zero = given("06.4", GRADE_SEED)
+print(f"the ZeRO paper's model: P = {zero.P:,} parameters on N = {zero.N} GPUs")
+print(f"a Llama: Q = {zero.Q:,} parameters on n = {zero.n} GPUs of {zero.budget} GB")
 
 # %% [markdown]
 # | name | number to give, for one GPU, in GB of 10⁹ bytes |
@@ -231,6 +234,7 @@ print(f"a Llama: Q = {Q:,} parameters on n = {n} GPUs of {budget} GB")
 # Let Python compute: answers are compared to 7 digits.
 
 # %% nbgrader={"grade": false, "grade_id": "06-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+P, N, Q, n, budget = zero
 ### BEGIN SOLUTION
 ddp_gb = 16 * P / 1e9
 zero_1_gb = (4 + 12 / N) * P / 1e9
@@ -356,9 +360,9 @@ check("06.6", reduce_when_it_comes)
 # each micro-batch, and is gathered anew for the next one.
 
 # %% nbgrader={"grade": false, "grade_id": "06-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-L, block, root, p, s, m = given("06.7", GRADE_SEED)
-print(f"L = {L} blocks of {block:,} numbers, and {root:,} in the root")
-print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two rows")
+units = given("06.7", GRADE_SEED)
+print(f"L = {units.L} blocks of {units.block:,} numbers, and {units.root:,} in the root")
+print(f"p = {units.p} GPUs, s = {units.s} in a node; m = {units.m} micro-batches in the last two rows")
 
 # %% [markdown]
 # `FULL_SHARD` shares each unit among all p GPUs, and gathers a block for forward and again for backward. `HYBRID_SHARD` does so among the s
@@ -377,6 +381,7 @@ print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two r
 # | `full_accumulated` | the same with FULL_SHARD, which reduces in every micro-batch |
 
 # %% nbgrader={"grade": false, "grade_id": "06-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+L, block, root, p, s, m = units
 ### BEGIN SOLUTION
 ddp_sends = 2 * (p - 1) / p * 2 * (L * block + root)
 zero_2_sends = ddp_sends
@@ -403,10 +408,10 @@ check("06.7", step, seed=GRADE_SEED)
 # order. Its root is frozen, so it has no gradients, and it is whole from the beginning of forward to the end of backward.
 
 # %% nbgrader={"grade": false, "grade_id": "06-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-sizes, root, L, block, outer, budget = given("06.8", GRADE_SEED)
-print(f"small model: blocks of {', '.join(map(str, sizes))} numbers, root of {root}")
-print(f"Llama: L = {L} blocks of {block:,} numbers, root of {outer:,}")
-print(f"{budget} GB of 10⁹ bytes for whole weights in bf16, the root's too")
+wholes = given("06.8", GRADE_SEED)
+print(f"small model: blocks of {', '.join(map(str, wholes.sizes))} numbers, root of {wholes.root}")
+print(f"Llama: L = {wholes.L} blocks of {wholes.block:,} numbers, root of {wholes.outer:,}")
+print(f"{wholes.budget} GB of 10⁹ bytes for whole weights in bf16, the root's too")
 
 # %% [markdown]
 # *Prefetch* means that while one block computes, the next one in order is gathered already. A block is freed as soon as it has computed,
@@ -423,6 +428,7 @@ print(f"{budget} GB of 10⁹ bytes for whole weights in bf16, the root's too")
 # | `gathers` | Llama: all-gathers of a step of one micro-batch, with `group_ahead` blocks in a unit; the root is gathered once, and every other unit twice, even the last |
 
 # %% nbgrader={"grade": false, "grade_id": "06-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+sizes, root, L, block, outer, budget = wholes
 ### BEGIN SOLUTION
 alone = root + max(sizes)
 ahead = root + max(one + other for one, other in zip(sizes, sizes[1:], strict=False))

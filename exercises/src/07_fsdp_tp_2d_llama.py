@@ -15,6 +15,9 @@
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -79,13 +82,14 @@ check("07.1", groups)
 # gathered along dp in bf16. The largest one is the root, of which we count embedding and head. The rest of the memory is for activations.
 
 # %% nbgrader={"grade": false, "grade_id": "07-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-matrices, norms, root, inside, between, everywhere, dp, tp, S, budget = given("07.2", GRADE_SEED)
-print(f"numbers: {matrices:,} in matrices, of which {root:,} in embedding and head; {norms:,} in norms")
+gpu = given("07.2", GRADE_SEED)
+print(f"numbers: {gpu.matrices:,} in matrices, {gpu.norms:,} in norms")
+print(f"of the matrices, {gpu.root:,} are in embedding and head")
 print(
-    f"bytes of a token: {inside:,} inside the blocks, "
-    f"{between:,} between them, {everywhere:,} on every rank"
+    f"bytes of a token: {gpu.inside:,} inside the blocks, "
+    f"{gpu.between:,} between them, {gpu.everywhere:,} on every rank"
 )
-print(f"dp = {dp}, tp = {tp}; a sequence of S = {S} tokens; GPUs of {budget} GB")
+print(f"dp = {gpu.dp}, tp = {gpu.tp}; a sequence of S = {gpu.S} tokens; GPUs of {gpu.budget} GB")
 
 # %% [markdown]
 # The activations of a token are of three kinds, and above stand the bytes of all layers together. What lies inside the blocks is cut among
@@ -106,6 +110,7 @@ print(f"dp = {dp}, tp = {tp}; a sequence of S = {S} tokens; GPUs of {budget} GB"
 # Let Python compute: answers are compared to 7 digits.
 
 # %% nbgrader={"grade": false, "grade_id": "07-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+matrices, norms, root, inside, between, everywhere, dp, tp, S, budget = gpu
 ### BEGIN SOLUTION
 states_gb = 16 * (matrices / tp + norms) / dp / 1e9
 unit_gb = 2 * root / tp / 1e9
@@ -207,20 +212,19 @@ check("07.4", same_words)
 # a rank sends its share. Along dp there are two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-nodes, g, fast, cards, card, S, H, layer, inside, between, everywhere, parameters, budget, batch = given(
-    "07.5", GRADE_SEED
-)
-print(f"{nodes} nodes of g = {g} GPUs of {budget} GB")
-print(f"a ring inside a node: {fast / 1e9:g} GB/s; out of it lead {cards} cards of {card / 1e9:g} GB/s")
+cluster = given("07.5", GRADE_SEED)
+print(f"{cluster.nodes} nodes of g = {cluster.g} GPUs of {cluster.budget} GB; free = {cluster.free} GB")
+print(f"a ring inside a node: {cluster.fast / 1e9:g} GB/s")
+print(f"out of it lead {cluster.cards} cards of {cluster.card / 1e9:g} GB/s")
 print(
-    f"a sequence of S = {S} tokens, each of H = {H} numbers; "
-    f"a layer of {layer:,} numbers, {parameters:,} in all"
+    f"a sequence of S = {cluster.S} tokens, each of H = {cluster.H} numbers; "
+    f"a layer of {cluster.layer:,} numbers, {cluster.parameters:,} in all"
 )
 print(
-    f"bytes of a token: {inside:,} inside the blocks, "
-    f"{between:,} between them, {everywhere:,} on every rank"
+    f"bytes of a token: {cluster.inside:,} inside the blocks, "
+    f"{cluster.between:,} between them, {cluster.everywhere:,} on every rank"
 )
-print(f"a batch of {batch} sequences")
+print(f"a batch of {cluster.batch} sequences")
 
 # %% [markdown]
 # A ring that stays in a node has the speed of its wires. All rings that leave a node share its cards equally, because NCCL sends through all
@@ -230,8 +234,8 @@ print(f"a batch of {batch} sequences")
 
 # %% [markdown]
 # Then choose a tp. With sequence parallelism, which is the smallest one whose activations of one sequence fit beside what lasts? Choose from 1,
-# 2, 4 and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp
-# ranks reads one sequence at a time.
+# 2, 4 and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs. Of each GPU `free` GB stay free, for what
+# this count leaves out: gathered weights, buffers, and holes between them. Every group of tp ranks reads one sequence at a time.
 #
 # | name | number to give |
 # | --- | --- |
@@ -243,6 +247,8 @@ print(f"a batch of {batch} sequences")
 # | `rounds` | rounds of gradient accumulation that the batch takes |
 
 # %% nbgrader={"grade": false, "grade_id": "07-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+nodes, g, fast, cards, card, S, H, layer, inside, between, everywhere, parameters, *rest = cluster
+budget, free, batch = rest
 ### BEGIN SOLUTION
 tp_bytes = 10 * (g - 1) / g * 2 * S * H
 dp_bytes = 3 * (nodes - 1) / nodes * 2 * layer / g
@@ -252,7 +258,7 @@ tp_between_ms = 1e3 * tp_bytes / (cards * card / nodes)
 tp = next(
     n
     for n in (1, 2, 4, 8)
-    if S * ((inside + between) / n + everywhere) + 16 * parameters / (nodes * g) <= (budget - 2) * 1e9
+    if S * ((inside + between) / n + everywhere) + 16 * parameters / (nodes * g) <= (budget - free) * 1e9
 )
 sequences = nodes * g / tp
 rounds = batch / sequences

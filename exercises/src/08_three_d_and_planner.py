@@ -15,6 +15,9 @@
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -81,12 +84,12 @@ check("08.1", groups)
 # sent has bf16 numbers, and every sum is made in a ring.
 
 # %% nbgrader={"grade": false, "grade_id": "08-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-pp, dp, tp, m, S, H, L, layer = given("08.2", GRADE_SEED)
+policy = given("08.2", GRADE_SEED)
 print(
-    f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches, "
-    f"each a sequence of S = {S} tokens of H = {H} numbers"
+    f"pp = {policy.pp}, dp = {policy.dp}, tp = {policy.tp}; m = {policy.m} micro-batches, "
+    f"each a sequence of S = {policy.S} tokens of H = {policy.H} numbers"
 )
-print(f"L = {L} layers, each of {layer:,} numbers in its matrices")
+print(f"L = {policy.L} layers, each of {policy.layer:,} numbers in its matrices")
 
 # %% [markdown]
 # Along `tp` ranks add up activations after attention and after feed-forward, in forward and again in backward. Along `pp` a stage sends
@@ -103,6 +106,7 @@ print(f"L = {L} layers, each of {layer:,} numbers in its matrices")
 # Let Python compute: answers are compared to 7 digits.
 
 # %% nbgrader={"grade": false, "grade_id": "08-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+pp, dp, tp, m, S, H, L, layer = policy
 ### BEGIN SOLUTION
 activation = 2 * S * H
 tp_gb = m * L / pp * 4 * 2 * (tp - 1) / tp * activation / 1e9
@@ -125,11 +129,13 @@ check("08.2", sent, seed=GRADE_SEED)
 # network cards of `card` bytes per second each. NCCL uses all of them, and all rings that leave a node share them equally.
 
 # %% nbgrader={"grade": false, "grade_id": "08-3-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-pp, dp, tp, m, tokens, P, H, L, reached, fast, cards, card, peak = given("08.3", GRADE_SEED)
-print(f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches of {tokens} tokens in each pipeline")
-print(f"P = {P:,} parameters in L = {L} layers, H = {H}")
-print(f"a GPU reaches {reached / 1e12:.1f} TFLOP/s of its peak of {peak / 1e12:.0f}")
-print(f"{fast / 1e9:g} GB/s in a ring inside; {cards} card(s) of {card / 1e9:g} GB/s lead out of a node")
+nodes = given("08.3", GRADE_SEED)
+print(f"pp = {nodes.pp}, dp = {nodes.dp}, tp = {nodes.tp}")
+print(f"m = {nodes.m} micro-batches of {nodes.tokens} tokens in each pipeline")
+print(f"P = {nodes.P:,} parameters in L = {nodes.L} layers, H = {nodes.H}")
+print(f"a GPU reaches {nodes.reached / 1e12:.1f} TFLOP/s of its peak of {nodes.peak / 1e12:.0f}")
+print(f"{nodes.fast / 1e9:g} GB/s in a ring inside")
+print(f"{nodes.cards} cards of {nodes.card / 1e9:g} GB/s lead out of a node")
 
 # %% [markdown]
 # Nothing is recomputed, so a parameter costs six operations for each token. Along `tp` the sums of 08.2 are **exposed communication**: the GPU
@@ -150,6 +156,7 @@ print(f"{fast / 1e9:g} GB/s in a ring inside; {cards} card(s) of {card / 1e9:g} 
 # | `fewer_s` | seconds of a step that reads the same batch in half as many micro-batches, each twice as large |
 
 # %% nbgrader={"grade": false, "grade_id": "08-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+pp, dp, tp, m, tokens, P, H, L, reached, fast, cards, card, peak = nodes
 ### BEGIN SOLUTION
 multiply_s = 6 * P * dp * m * tokens / (pp * dp * tp * reached)
 tp_s = m * L / pp * 4 * 2 * (tp - 1) / tp * 2 * tokens * H / fast
@@ -178,19 +185,19 @@ print(
     f"1  Megatron-LM, 2019: {c.v100s} V100s do {c.together / 1000:g} PFLOP/s, "
     f"one alone {c.alone:g} TFLOP/s"
 )
-print(f"   -> efficiency of weak scaling {c.together / (c.v100s * c.alone):.0%}")
+print(f"   -> {c.labels[0]} {c.together / (c.v100s * c.alone):.0%}")
 print(f"2  Megatron-LM, 2020: a step takes {c.small_s:g} s on 8 A100s,")
 print(
     f"   and {c.large_s:g} s on 1,024 with 128 times as many sequences "
-    f"-> efficiency of weak scaling {c.small_s / c.large_s:.0%}"
+    f"-> {c.labels[1]} {c.small_s / c.large_s:.0%}"
 )
 print(
     f"3  Megatron-LM, 2021: {c.name} on {c.a100s:,} A100s, "
     f"{c.a100_each:g} of {c.a100_peak:g} TFLOP/s on each,"
 )
-print(f"   all activations recomputed -> model FLOPs utilisation (MFU) {c.a100_each / c.a100_peak:.0%}")
+print(f"   all activations recomputed -> {c.labels[2]} {c.a100_each / c.a100_peak:.0%}")
 print(f"4  Llama 3, 2024: 405B on 8,192 H100s, {c.h100_each:g} of {c.h100_peak:g} TFLOP/s on each,")
-print(f"   nothing recomputed -> model FLOPs utilisation (MFU) {c.h100_each / c.h100_peak:.0%}")
+print(f"   nothing recomputed -> {c.labels[3]} {c.h100_each / c.h100_peak:.0%}")
 print()
 print(
     f"the run of line 3: {c.parameters:,} parameters, "
@@ -199,13 +206,14 @@ print(
 
 # %% [markdown]
 # Model FLOPs utilisation, **MFU**, counts what the *model* needs: six operations for each parameter and token, however often the program does
-# them. The rates of lines 3 and 4 count what the GPUs have *done*, by each paper's own count. The last line says how long a step of line 3's run took.
+# them. Hardware FLOPs utilisation, **HFU**, counts all that were done. The rates of lines 3 and 4 count what the GPUs have *done*, by each paper's own count.
+# Weak scaling gives more GPUs more work, strong scaling gives them the same. The last line says how long a step of line 3's run took.
 # Line 1 measures against one GPU alone, and that one reached 0.30 of its own peak.
 #
 # | name | number to give; shares are between 0 and 1 |
 # | --- | --- |
 # | `wrong_line` | the number of the line whose label is wrong |
-# | `right_share` | what should stand there, from the rate in that line |
+# | `mfu_of_line_3` | the MFU of line 3's run, from the rate in that line |
 # | `from_step` | nearly the same share, now from parameters, tokens and the seconds of the step |
 # | `done` | the same with all operations that were done |
 # | `of_peak` | line 1's 512 GPUs together, as a share of their peak |
@@ -213,8 +221,10 @@ print(
 
 # %% nbgrader={"grade": false, "grade_id": "08-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
-wrong_line = 3
-right_share = 6 / 8 * c.a100_each / c.a100_peak
+wrong_line = 1 + [
+    word in label for word, label in zip(("weak", "weak", "HFU", "MFU"), c.labels, strict=True)
+].index(False)
+mfu_of_line_3 = 6 / 8 * c.a100_each / c.a100_peak
 from_step = 6 * c.parameters * c.tokens / (c.a100s * c.a100_peak * 1e12 * c.step_s)
 done = from_step * 8 / 6
 of_peak = 0.30 * c.together / (c.v100s * c.alone)
@@ -377,21 +387,22 @@ check("08.7", assign)
 # %% [markdown]
 # ## 08.8
 #
-# *Predict · medium · 20 minutes.* **You learn** to plan for stops, which come whether you plan for them or not.
+# *Predict · medium · 30 minutes.* **You learn** to plan for stops, which come whether you plan for them or not.
 #
 # While Llama 3.1 405B was trained, Meta counted how often the run stopped without being asked to:
 
 # %% nbgrader={"grade": false, "grade_id": "08-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-gpus, days, stops, nbytes, storage, restart_min, more = given("08.8", GRADE_SEED)
-print(f"{gpus:,} GPUs, {stops} stops in {days} days")
-print(f"a checkpoint of {nbytes:,} bytes, a storage that takes {storage / 1e12:g} TB/s")
-print(f"{restart_min:g} minutes from a stop until training goes on")
-print(f"and a cluster of {more:,} such GPUs, with the same storage")
+fleet = given("08.8", GRADE_SEED)
+print(f"{fleet.gpus:,} GPUs, {fleet.stops} stops in {fleet.days} days")
+print(f"a checkpoint of {fleet.nbytes:,} bytes, a storage that takes {fleet.storage / 1e12:g} TB/s")
+print(f"{fleet.restart_min:g} minutes from a stop until training goes on")
+print(f"and a cluster of {fleet.more:,} such GPUs, with the same storage")
 
 # %% [markdown]
-# Any GPU that fails stops all of them. If a run writes a checkpoint every τ seconds, and one takes δ seconds, a share δ/τ of the time goes
-# into writing. A stop every M seconds destroys half an interval on average, and costs a restart of R seconds, which makes (τ/2 + R)/M. The best
-# interval is Young's, √(2δM).
+# Any GPU that fails stops all of them. Three things then cost time. While a checkpoint is written, nobody trains. A stop destroys all work
+# since the last checkpoint, and it comes at any moment, as likely soon after one as shortly before the next. And each stop costs a restart.
+# Say that a run writes a checkpoint every τ seconds, that one takes δ, and that a stop comes every M seconds: which share of the time is
+# lost to each of the three? Write less often, and one of them shrinks while another grows. Where is their sum least?
 #
 # | name | number to give |
 # | --- | --- |
@@ -400,15 +411,18 @@ print(f"and a cluster of {more:,} such GPUs, with the same storage")
 # | `checkpoint_s` | seconds to write a checkpoint |
 # | `interval_min` | the best interval, in minutes |
 # | `goodput` | the share of the time that trains, by these three losses |
+# | `lazy_min` | the longest interval, in minutes, that loses only 0.01 of all the time more than the best one |
 # | `larger_min`, `larger_goodput` | the same two for the larger cluster |
 
 # %% nbgrader={"grade": false, "grade_id": "08-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+gpus, days, stops, nbytes, storage, restart_min, more = fleet
 ### BEGIN SOLUTION
 mtbf_h = 24 * days / stops
 gpu_years = mtbf_h * gpus / (24 * 365.25)
 checkpoint_s = nbytes / storage
 interval_min = sqrt(2 * checkpoint_s * 3600 * mtbf_h) / 60
 goodput = 1 - checkpoint_s / (60 * interval_min) - (30 * interval_min + 60 * restart_min) / (3600 * mtbf_h)
+lazy_min = interval_min + 60 * mtbf_h * (0.01 + sqrt(0.01**2 + 0.02 * interval_min / (60 * mtbf_h)))
 larger_min = interval_min * sqrt(gpus / more)
 larger_goodput = (
     1

@@ -227,8 +227,11 @@ def test_a_guess_without_a_ratio_is_told_why(guess, text, capsys):
     assert f"  0 of 10 points: {text}" in capsys.readouterr().out
 
 
-def test_a_guess_gets_one_explanation_the_more_specific():
-    assert suggest(2, 4) == "2.0 x the answer; p/2 times too much: the whole tensor in each of p-1 steps"
+def test_a_guess_gets_every_explanation_that_its_ratio_has():
+    assert suggest(2, 4) == (
+        "2.0 x the answer; p/2 times too much: the whole tensor in each of p-1 steps; "
+        "or twice as much: is one phase or one direction enough here?"
+    )
     assert suggest(0.5, 0) == "1/2.0 of the answer"
 
 

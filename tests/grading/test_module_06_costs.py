@@ -9,7 +9,7 @@ import pytest
 from course_lib.checks.kit.registry import find
 from course_lib.checks.kit.sheet import value
 from course_lib.checks.kit.spec import BF16
-from course_lib.checks.module_06.llama import LLAMA
+from course_lib.checks.module_06.llama import LARGE, LLAMA
 from course_lib.costs.comm.sharding import sharding_rows, sharding_step
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.states import state_bytes
@@ -90,7 +90,7 @@ def forward(*given, **options):
 @SEEDS
 def test_the_worst_instants_of_06_8_are_those_of_a_step_s_memory(seed):
     given, right = expected("06.8", seed)
-    blocks = [UnitShapes(label=f"layers.{place}", trained=((numbers,),)) for place, numbers in enumerate(given.blocks)]
+    blocks = [UnitShapes(label=f"layers.{place}", trained=((numbers,),)) for place, numbers in enumerate(given.sizes)]
     units = [*blocks, UnitShapes(label="root", opening=((given.root,),))]  # whole to the end; its gradients come last
     assert right["alone"] == forward(units, overlap=False)
     assert right["ahead"] == forward(units, overlap=True)
@@ -101,8 +101,9 @@ def test_the_worst_instants_of_06_8_are_those_of_a_step_s_memory(seed):
 @SEEDS
 def test_the_units_of_06_8_are_the_largest_that_fit(seed):
     given, right = expected("06.8", seed)
-    sizes = [n for n in range(1, LLAMA.n_layers + 1) if LLAMA.n_layers % n == 0]
-    units = {n: decoder_units(LLAMA, "by_block_group", n) for n in sizes}
+    model = next(one for one in (LLAMA, LARGE) if one.n_layers == given.L)
+    sizes = [n for n in range(1, given.L + 1) if given.L % n == 0]
+    units = {n: decoder_units(model, "by_block_group", n) for n in sizes}
     for name, overlap in (("group_ahead", True), ("group_alone", False)):
         assert right[name] == max(n for n in sizes if BF16 * forward(units[n], overlap=overlap) <= given.budget * GB)
     rows = sharding_rows(units[right["group_ahead"]], strategy="FULL_SHARD", world_size=8)

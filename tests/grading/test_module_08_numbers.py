@@ -14,6 +14,7 @@ from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.costs.comm.tensor import rows_traffic, tensor_rows
 from course_lib.hardware import load_cluster
 from course_lib.planner import Reliability
+from course_lib.planner.reliability import first_order_goodput
 from course_lib.sim import axes
 from course_lib.sim.policies import Policies
 from course_lib.sim.shape import shape_of
@@ -99,8 +100,17 @@ def test_the_parts_of_08_3_are_the_simulator_s(seed):
 def test_the_shares_of_08_4_are_those_of_the_published_runs(seed):
     given, right = expected("08.4", seed)
     assert right["done"] == pytest.approx(given.a100_each / given.a100_peak, rel=0.05), "without attention's scores"
-    assert right["from_step"] == pytest.approx(right["right_share"], rel=0.05)
-    assert right["wrong_line"] == 3
+    assert right["from_step"] == pytest.approx(right["mfu_of_line_3"], rel=0.05)
+    means = ("weak scaling", "weak scaling", "HFU", "MFU")
+    wrong = [n for n, meaning in enumerate(means, 1) if meaning not in given.labels[n - 1]]
+    assert wrong == [right["wrong_line"]]
+
+
+@SEEDS
+def test_a_lazier_interval_of_08_8_loses_a_hundredth_more(seed):
+    given, right = expected("08.8", seed)
+    at = [first_order_goodput(given.run, 60 * right[name]) for name in ("interval_min", "lazy_min")]
+    assert at[0] - at[1] == pytest.approx(0.01)
 
 
 @SEEDS

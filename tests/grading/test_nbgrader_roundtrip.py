@@ -119,7 +119,7 @@ def of_a_thief(master):
     """Made with another GRADE_SEED, what its exercise gives typed in as numbers; it looks for solutions and grades."""
     notebook = solution_copy(master, seed=7)
     answer = cell_of(notebook, "02-1")
-    answer.source = "p, M = {}, {}\n".format(*given("02.1", 7)) + answer.source
+    answer.source = answer.source.replace("p, M = transfer", "p, M = {}, {}".format(*given("02.1", 7)))
     cell_of(notebook, "02-3").source = THIEF
     cell_of(notebook, "02-5").source = VANDAL % (SLEEP_S, SLEEP_S)
     return notebook
@@ -137,8 +137,8 @@ SUBMISSIONS = {  # student: (what makes the notebook of a master, exercises that
         partial(solved_but, c02_3=KERNEL_EXIT, c02_5=KERNEL_LOOP, c02_9=STUBBORN),
         ("02.3", "02.5", "02.9"),
     ),
-    # The solutions are not there, nor are the points of others; right answers to other given numbers are right.
-    "a-thief": (of_a_thief, ("02.3", "02.5")),
+    # The solutions are not there, nor are the points of others; typed numbers do not follow other given ones.
+    "a-thief": (of_a_thief, ("02.1", "02.3", "02.5")),
 }
 REMARKS = {"a-thief": "made with GRADE_SEED=7, not 0, and graded with 7"}
 SPOILT = {  # what is no notebook of the course any more, and what its row says

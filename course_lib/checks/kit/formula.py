@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
@@ -77,14 +77,17 @@ def formula_exercise(
     hints: tuple[str, ...],
     together: str = "",
 ) -> FormulaExercise:
-    """`together` is what an answer should return, if that is the numbers of several formulas."""
+    """`together` is what an answer should return, if that is the numbers of several formulas.
+
+    Each level is asked again with other numbers, hidden: what was typed in for those of the check is no formula.
+    """
     return FormulaExercise(
         key=key,
         title=title,
         inputs=lambda case, seed: Given(case.arguments(seed), case.part, len(formulas)),
         probe=call,
         verdict=partial(_verdict, formulas, together),
-        levels=levels,
+        levels={name: replace(level, again=True) for name, level in levels.items()},
         hints=hints,
         formulas=formulas,
     )

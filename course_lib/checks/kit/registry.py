@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.script import ScriptExercise
-from course_lib.checks.kit.sheet import Given, NumberExercise
+from course_lib.checks.kit.sheet import NumberExercise
 from course_lib.checks.kit.untouched import undisturbed
 from course_lib.errors import four_parts
 
@@ -54,11 +55,23 @@ def _loaded(name: str, key: str) -> Exercise:
 
 
 @undisturbed()
-def given(exercise: str, seed: int = 0) -> Given:
-    """The numbers that an exercise starts from; other ones for another seed."""
+def given(exercise: str, seed: int = 0) -> tuple[float, ...]:
+    """The numbers that an exercise starts from, by name; other ones for another seed."""
     spec = find(exercise)
     if not isinstance(spec, NumberExercise):
         numbers = [key for key, other in exercises().items() if isinstance(other, NumberExercise)]
         rule, way_out = "only number exercises start from numbers", f"ask for one of {', '.join(numbers)}"
         raise ValueError(four_parts("given", repr(exercise), rule, way_out))
-    return spec.given(seed)
+    return record_of(spec, seed)
+
+
+def record_of(spec: NumberExercise, seed: int) -> tuple[float, ...]:
+    """What a learner may see of what is given, which also knows how the answers follow."""
+    found = spec.given(seed)
+    return _record(spec.key, found._fields)(*found)
+
+
+@cache
+def _record(key: str, names: tuple[str, ...]) -> type[tuple[float, ...]]:
+    """One type for each exercise, by which its numbers are known from another one's."""
+    return namedtuple("Given", names)

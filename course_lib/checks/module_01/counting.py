@@ -65,7 +65,6 @@ _COUNT = formula_exercise(
     levels={
         "grouped": Level(
             points=2,
-            again=True,
             cases=(_preset("llama3_1_8b"), _drawn("grouped", "another model"), _preset("llama3_1_405b")),
             praise="exact for grouped keys, from a toy to 405 billion",
         ),
@@ -185,7 +184,6 @@ ACTIVATIONS = formula_exercise(
     levels={
         "kept": Level(
             points=3,
-            again=True,
             cases=(
                 _run("odd", recompute=False, batch=3),
                 _run("as many kv heads", recompute=False),

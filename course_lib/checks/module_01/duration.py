@@ -101,7 +101,6 @@ _TRAINING_DAYS = formula_exercise(
         ),
         "hardware": Level(
             points=2,
-            again=True,
             cases=(
                 _drawn("hardware", 0.0),
                 _drawn("hardware", 1.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from math import ceil, nan
+from math import ceil
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
@@ -63,11 +63,6 @@ class Dimensions(NamedTuple):
         """Bytes of all states."""
         return find_convention(convention).bytes_per_parameter * self.P
 
-    @property
-    def down(self) -> int:
-        """A100s, rounded down."""
-        return self.states("zero") // A100.memory_bytes()
-
     def gpus(self, memory: int, convention: str = "zero") -> int:
         """How many are needed for the states."""
         return gpus_needed(self.states(convention), memory)
@@ -94,7 +89,6 @@ FORGOTTEN = "that counts 14 bytes: the gradients are forgotten"
 IN_FP32 = "that counts fp32 gradients; in `states_gb` they are bf16"
 BINARY = "with GiB; a GPU's printed GB is 10^9 bytes"
 DOWN = "rounded down: the rest of the states needs a GPU too"
-EITHER = "rounded down (the rest needs a GPU too), or with GiB (a GPU's printed GB is 10^9 bytes)"
 
 _gb = partial(Ask, unit="GB", tolerance=0.001)
 
@@ -131,14 +125,14 @@ _NEEDS = NumberExercise(
             Ask("a100_40", "GPUs", lambda g: g.gpus(A100.memory_bytes()), {
                 FORGOTTEN: lambda g: g.gpus(A100.memory_bytes(), "workshop"),
                 IN_FP32: lambda g: g.gpus(A100.memory_bytes(), "megatron"),
-                EITHER: lambda g: g.down if g.down == g.gpus(A100.memory_bytes(binary=True)) else nan,
                 BINARY: lambda g: g.gpus(A100.memory_bytes(binary=True)),
-                DOWN: lambda g: g.down,
+                DOWN: lambda g: g.states("zero") // A100.memory_bytes(),
             }),
             Ask("h100_80", "GPUs", lambda g: g.gpus(H100.memory_bytes()), {
                 FORGOTTEN: lambda g: g.gpus(H100.memory_bytes(), "workshop"),
                 IN_FP32: lambda g: g.gpus(H100.memory_bytes(), "megatron"),
-                EITHER: lambda g: g.gpus(H100.memory_bytes(binary=True)),  # of these models they are the same number
+                BINARY: lambda g: g.gpus(H100.memory_bytes(binary=True)),
+                DOWN: lambda g: g.states("zero") // H100.memory_bytes(),
             }),
         )),
         "batch": Group(2, (

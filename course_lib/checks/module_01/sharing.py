@@ -93,7 +93,6 @@ _ZERO_BYTES = formula_exercise(
         ),
         "remainder": Level(
             points=2,
-            again=True,
             cases=tuple(_bytes_case("a remainder", stage, divides=False) for stage in (3, 2, 1)),
             praise="the fullest rank, where the parameters do not divide",
         ),
@@ -206,7 +205,6 @@ _GPUS_NEEDED = formula_exercise(
     levels={
         "states": Level(
             points=2,
-            again=True,
             cases=(
                 *(_gpus_case("states alone", stage, activations=False) for stage in (3, 1, 2)),
                 _fixed("ten numbers", 10, 0, 60, 3),

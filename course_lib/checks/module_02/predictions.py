@@ -6,6 +6,7 @@ import random
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.spec import FP32
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.hardware import NVLINK
@@ -33,8 +34,10 @@ def given(seed: int) -> Transfer:
     if seed == 0:
         return Transfer(8, 64 * MiB)
     draw = random.Random(seed)
-    return Transfer(draw.choice((4, 8, 16, 32)), draw.choice((16, 32, 128, 256, 512)) * MiB)
+    return Transfer(draw.choice((8, 16, 32, 64)), draw.choice((16, 32, 128, 256, 512)) * MiB)
 
+
+_ELEMENTS = "elements instead of bytes? One float32 has 4 bytes"
 
 _TRAFFIC = NumberExercise(
     key="02.1",
@@ -46,6 +49,7 @@ _TRAFFIC = NumberExercise(
             Ask("naive_root_receives", "bytes", lambda g: g.cost("all_reduce", "naive").received_bytes[0], {
                 "that is what one rank sends; all the others send as much to the root": lambda g: g.M,
                 "the root does not send to itself": lambda g: g.p * g.M,
+                _ELEMENTS: lambda g: (g.p - 1) * g.M / FP32,
                 "that counts both directions; only what the root receives is asked": lambda g: 2 * (g.p - 1) * g.M,
             }),
             Ask("naive_steps", "steps", lambda g: g.cost("all_reduce", "naive").steps, {
@@ -59,6 +63,7 @@ _TRAFFIC = NumberExercise(
                 "that is the limit for very many ranks; p ranks send 2(p-1)/p of M each": lambda g: 2 * g.M,
                 "that is a whole tensor in each step, and a ring sends one chunk, M/p": lambda g: 2 * (g.p - 1) * g.M,
                 "that is one chunk, one step; how many steps are there?": lambda g: g.M / g.p,
+                _ELEMENTS: lambda g: g.ring_bytes / FP32,
             }),
             Ask("ring_steps", "steps", lambda g: g.cost("all_reduce", "ring").steps, {
                 "that is one half; reduce-scatter and all-gather take p-1 steps each": lambda g: g.p - 1,
@@ -72,6 +77,7 @@ _TRAFFIC = NumberExercise(
             }),
             Ask("tree_root_sends", "bytes", lambda g: g.cost("broadcast", "tree").sent_bytes[0], {
                 "that is one step; the root sends to another rank in every step": lambda g: g.M,
+                _ELEMENTS: lambda g: g.cost("broadcast", "tree").sent_bytes[0] / FP32,
                 "that is the star: in a tree the receivers send most of it": lambda g: (g.p - 1) * g.M,
                 "the root sends once in every step; how many steps are there?": lambda g: 2 * g.M,
             }),
@@ -80,10 +86,10 @@ _TRAFFIC = NumberExercise(
             Ask("ring_time", "s", lambda g: g.cost("all_reduce", "ring").time_s(NVLINK), {
                 "the latency alpha of each step is missing": lambda g: g.ring_bytes / NVLINK.bandwidth_bytes_per_s,
                 "alpha is paid in every step, not once": lambda g: NVLINK.time_s(g.ring_bytes),
-            }, tolerance=0.01),
+            }, tolerance=1e-3),
             Ask("ring_time_of_4_bytes", "s", lambda g: 2 * (g.p - 1) * NVLINK.time_s(4), {
                 "that is one message; the ring waits for 2(p-1) of them in a row": NVLINK.time_s(4),
-            }, tolerance=0.01),
+            }, tolerance=1e-3),
         )),
     },
     hints=(

@@ -260,7 +260,6 @@ PREDICT = formula_exercise(
         "share": Level(points=1, cases=calls("share", 1, "middle", "last"), praise="a part of the whole step"),
         "held": Level(
             points=2,
-            again=True,
             cases=calls("held", 2, "middle", "few", "first", "last"),
             praise="what 1F1B is for: p - rank activations at most, however many micro-batches",
         ),

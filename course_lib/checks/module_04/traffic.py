@@ -56,7 +56,9 @@ def _numbers(name: str, p: int, m: int, tokens: int) -> StagedModel:
 
 BOTH_ENDS = "does that count what it receives too, or 4 bytes a number?"
 ONE = "that is one micro-batch; m of them pass in a step"
+NUMBERS = "numbers? In bf16 each of them has 2 bytes"
 MIDDLE = {
+    NUMBERS: lambda g: g.m * g.message,
     "that is one way: activations go to the next rank, gradients to the one before": lambda g: g.m * g.message,
     ONE: lambda g: 2 * g.message,
     BOTH_ENDS: lambda g: 4 * g.m * g.message,
@@ -80,6 +82,7 @@ CUTS = NumberExercise(
                 "a gradient too? There is no rank before the first one. Or 4 bytes a number, where bf16 has 2?":
                     lambda g: 2 * g.m * g.message,
                 ONE: lambda g: g.message,
+                NUMBERS: lambda g: g.m * g.message / BF16,
             }, follows=lambda own, g: g.m * own["activation"]),
             Ask("middle_rank_sends", "bytes", lambda g: g.sent(1), MIDDLE,
                 follows=lambda own, g: 2 * own["first_rank_sends"]),
@@ -87,6 +90,7 @@ CUTS = NumberExercise(
                 "that is in gigabits; a byte has 8 of them": lambda g: 8 * g.message / 1e-3 / GB,
                 "each way of a link has its own bandwidth, and one activation goes one way":
                     lambda g: 2 * g.message / 1e-3 / GB,
+                NUMBERS: lambda g: g.message / BF16 / 1e-3 / GB,
                 "all m do not have to pass in one millisecond, only one": lambda g: g.m * g.message / 1e-3 / GB,
             }, follows=lambda own, g: own["activation"] / 1e-3 / GB, tolerance=5e-3),
         ), "right. 2 bytes for each token and number of the width, however many layers a stage has"),
@@ -101,6 +105,7 @@ CUTS = NumberExercise(
                 "that is the first or the last rank's; each stage of a rank in between has two neighbours":
                     lambda g: g.sent(0, V),
                 BOTH_ENDS: lambda g: 8 * g.m * g.message,
+                NUMBERS: lambda g: 2 * g.m * g.message,
             }, follows=lambda own, g: V * own["middle_rank_sends"]),
             Ask("messages", "messages", lambda g: 2 * g.m * (g.p - 1), {
                 "that is one way, the activations": lambda g: g.m * (g.p - 1),

@@ -16,8 +16,8 @@ MLP = (6, 4, 2)
 
 # 05.1 ---------------------------------------------------------------------------------------------------------------
 
-# where a rank's kv heads, a kv head's query heads and a kv head's copies are three numbers
-_SHAPES = (("llama3_1_70b", 32), ("llama3_1_405b", 32), ("llama3_1_405b", 64))
+# where kv heads, a rank's part of them, a kv head's query heads and a kv head's copies are four numbers
+_SHAPES = (("llama3_1_70b", 32), ("llama3_1_405b", 32))
 
 
 class Shapes(NamedTuple):
@@ -42,7 +42,7 @@ def shapes(seed: int) -> Shapes:
     """The 70B on 4 ranks and on 32, unless an instructor asks for other numbers."""
     draw, p = random.Random(seed), 4
     name, many = _SHAPES[0] if seed == 0 else draw.choice(_SHAPES)
-    rank = 2 if seed == 0 else draw.randrange(1, p - 1)
+    rank = 2 if seed == 0 else draw.randrange(2, p)
     one = load_model(name)
     return Shapes(one.hidden_size, one.ffn_size, one.n_heads, one.n_kv_heads, one.head_size, p, rank, many)
 
@@ -114,7 +114,7 @@ _WHO_HAS_WHAT = NumberExercise(
         "attention": Group(2, (
             Ask("q_rows", "rows", lambda g: g.H // g.p, {
                 "those are heads; each has several rows": lambda g: g.heads // g.p,
-                "that is one head": lambda g: g.head if g.head != g.heads else float("nan"),
+                "that is one head": lambda g: g.head,
                 "those are the heads of all ranks; a rank has some of them, and each has several rows": (
                     lambda g: g.heads
                 ),
@@ -133,13 +133,11 @@ _WHO_HAS_WHAT = NumberExercise(
             Ask("k_rows_on_many", "rows", lambda g: g.head, {
                 "a head would be cut in pieces; it stays whole, and is copied": lambda g: g.kv * g.head // g.many,
                 "every rank has the kv head of its own queries, not all of them": lambda g: g.kv * g.head,
-                "that is where there are fewer ranks than kv heads": (
-                    lambda g: g.kv // g.p * g.head if g.kv > g.p else float("nan")
-                ),
+                "that is where there are fewer ranks than kv heads": lambda g: g.kv // g.p * g.head,
             }),
             Ask("ranks_with_the_first_kv_head", "ranks", lambda g: g.copies, {
                 "those are heads, all kv heads or the query heads that ask one of them": (
-                    lambda g: g.kv if g.kv != g.copies else float("nan"), lambda g: g.heads // g.kv
+                    lambda g: g.kv, lambda g: g.heads // g.kv
                 ),
                 "all of them? Each has only the kv head that its queries ask": lambda g: g.many,
                 "fewer kv heads than ranks: each is on several": 1,
@@ -223,6 +221,7 @@ ONE_FOR_THREE = (
     "q, k and v read the same x: their terms are added up first, and one all-reduce serves the three; gate and up "
     "likewise"
 )
+NUMBERS = "numbers? In bf16 each of them has 2 bytes"
 ONE_BLOCK = "a layer has two blocks, attention and the feed-forward one"
 
 _BYTES = NumberExercise(
@@ -284,12 +283,14 @@ _BYTES = NumberExercise(
             }, follows=lambda own, g: 2 * own["calls"], collective=False),
             Ask("spread_sends", "bytes", lambda g: g.layer("keep"), {
                 "half of it? An all-reduce is a reduce-scatter *and* an all-gather": lambda g: g.layer() / 2,
+                NUMBERS: lambda g: g.layer("keep") / BF16,
                 "twice as much? There are twice as many calls, each of half an all-reduce's bytes":
                     lambda g: 2 * g.layer(),
                 "that is with the input gathered again in backward": lambda g: g.layer("regather"),
             }, follows=lambda own, g: own["layer_sends"], collective=False),
             Ask("regather_sends", "bytes", lambda g: g.layer("regather"), {
                 "as before? In backward each block's input is gathered once more": lambda g: g.layer("keep"),
+                NUMBERS: lambda g: g.layer("regather") / BF16,
                 f"one more gather; {ONE_BLOCK}": lambda g: 9 / 8 * g.layer("keep"),
                 "a gather is half an all-reduce: two more of them, not two all-reduces":
                     lambda g: 1.5 * g.layer("keep"),

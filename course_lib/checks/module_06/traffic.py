@@ -64,6 +64,7 @@ def units(seed: int) -> Units:
 
 _TWO_PHASES = "an all-reduce has two phases, a reduce-scatter and an all-gather"
 _FORWARD_ONLY = "the blocks are gathered once more in backward"
+_NUMBERS = "numbers? In bf16 each of them has 2 bytes"
 _ROOT_TWICE = "the root stays whole from forward to backward, so it is gathered once"
 
 _SENDS = NumberExercise(
@@ -85,6 +86,7 @@ _SENDS = NumberExercise(
                 "that is the reduce-scatter alone; after the optimizer's step the weights are gathered": (
                     lambda g: g.part(g.p) * g.whole
                 ),
+                _NUMBERS: lambda g: g.sends("ZeRO-2").inside / BF16,
                 "an all-reduce *and* an all-gather? A reduce-scatter is half an all-reduce": (
                     lambda g: 3 * g.part(g.p) * g.whole
                 ),
@@ -112,6 +114,7 @@ _SENDS = NumberExercise(
                 ),
                 f"as much as DDP? {_FORWARD_ONLY[0].upper()}{_FORWARD_ONLY[1:]}": lambda g: 2 * g.part(g.p) * g.whole,
                 "the gathers alone: the gradients' reduce-scatter comes on top": lambda g: g.part(g.p) * g.twice,
+                _NUMBERS: lambda g: g.full / BF16,
                 "a ring sends (p-1)/p in one phase": (lambda g: g.twice + g.whole, lambda g: 3 * g.whole),
                 "without the root? It is gathered and reduced once": lambda g: 3 * g.part(g.p) * BF16 * g.L * g.block,
                 f"the gradients were all-reduced, where a reduce-scatter is enough: {_TWO_PHASES}": (
@@ -123,6 +126,7 @@ _SENDS = NumberExercise(
             Ask("hybrid_inside", "bytes", lambda g: g.sends("HYBRID_SHARD").inside, {
                 "that is FULL_SHARD over all GPUs; inside a node s ranks share": lambda g: g.full,
                 _ROOT_TWICE: lambda g: 3 * g.part(g.s) * g.whole,
+                _NUMBERS: lambda g: g.sends("HYBRID_SHARD").inside / BF16,
                 "inside a node it gathers and reduces as FULL_SHARD does": lambda g: 2 * g.part(g.s) * g.whole,
             }, collective=False),
             Ask("hybrid_across", "bytes", lambda g: g.sends("HYBRID_SHARD").across, {
@@ -130,6 +134,7 @@ _SENDS = NumberExercise(
                     lambda g: 2 * g.part(g.p // g.s) * g.whole
                 ),
                 f"half of it: {_TWO_PHASES}": lambda g: g.sends("HYBRID_SHARD").across / 2,
+                _NUMBERS: lambda g: g.sends("HYBRID_SHARD").across / BF16,
                 "a ring over the p/s nodes sends 2(r-1)/r of the piece, with r = p/s": (
                     lambda g: 2 * g.whole / g.s, lambda g: g.whole / g.s
                 ),
@@ -143,6 +148,7 @@ _SENDS = NumberExercise(
                 "DDP adds up on each rank under no_sync(), and averages once": (
                     lambda g: 2 * g.m * g.part(g.p) * g.whole
                 ),
+                _NUMBERS: lambda g: g.sends("DDP", g.m).across / BF16,
             }, follows=lambda own, g: own["ddp_sends"], collective=False),
             Ask("full_accumulated", "bytes", lambda g: g.sends("FULL_SHARD", g.m).inside, {
                 "once for all micro-batches? Weights are freed, and there is no room for whole gradients": (
@@ -151,6 +157,7 @@ _SENDS = NumberExercise(
                 "the gradients are reduced in every micro-batch as well, since nobody has room for whole ones": (
                     lambda g: g.part(g.p) * (g.m * g.twice + g.whole)
                 ),
+                _NUMBERS: lambda g: g.sends("FULL_SHARD", g.m).inside / BF16,
                 "the weights are gathered anew in every micro-batch": (
                     lambda g: g.part(g.p) * (g.twice + g.m * g.whole)
                 ),

@@ -157,7 +157,6 @@ _SAME_WORDS = formula_exercise(
         ),
         "error": Level(
             points=2,
-            again=True,
             cases=tuple(Call(text=text, arguments=_asked(*sizes), part=1) for text, sizes in _CASES.items()),
             praise="how far off the logits of the words are that would be said",
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import nan
 from typing import NamedTuple
 
 from course_lib.checks.kit.spec import BF16
@@ -60,8 +59,3 @@ def bytes_of(model: ModelConfig) -> Bytes:
         for saved in kept:
             found[saved.shared_by] += layers * saved.nbytes
     return Bytes(found["tp"], found["sequence"] + found["gathered"], found["nothing"])
-
-
-def other_than(wrong: float, right: float) -> float:
-    """A wrong number, or nan where there is none or it is right by chance."""
-    return nan if wrong in (right, 0) else wrong

@@ -13,6 +13,7 @@ from course_lib.planner.reliability import Reliability, first_order_goodput, you
 from course_lib.planner.stops import LLAMA_3_STOPS, LLAMA_3_STORAGE_BYTES_PER_S
 
 _BYTES = 14  # of a checkpoint for each parameter
+_SLACK = 0.01  # of all the time
 _HOUR, _DAY, _YEAR = 3600.0, 24.0, 24.0 * 365.25  # seconds; hours
 
 
@@ -22,7 +23,7 @@ class Stops(NamedTuple):
     gpus: int
     days: float
     stops: float
-    checkpoint: int
+    nbytes: int
     storage: float
     restart_min: float
     more: int
@@ -36,7 +37,7 @@ class Stops(NamedTuple):
     def run(self) -> Reliability:
         """In seconds."""
         return Reliability(
-            mtbf_s=self.mtbf_h * _HOUR, checkpoint_s=self.checkpoint / self.storage, restart_s=60 * self.restart_min
+            mtbf_s=self.mtbf_h * _HOUR, checkpoint_s=self.nbytes / self.storage, restart_s=60 * self.restart_min
         )
 
     @property
@@ -48,6 +49,13 @@ class Stops(NamedTuple):
     def interval_min(self) -> float:
         """Young's."""
         return young_interval_s(self.run) / 60
+
+    def within(self, slack: float) -> float:
+        """Minutes of the longest interval that loses so much more of the time; of the shortest where it is negative."""
+        least = 2 * self.writing  # checkpoints, and as much lost work
+        share = least + abs(slack)
+        root = sqrt(share * share - least * least)
+        return self.run.mtbf_s * (share + (root if slack > 0 else -root)) / 60
 
     @property
     def writing(self) -> float:
@@ -108,9 +116,10 @@ _CHECKPOINTS = NumberExercise(
                 ),
                 "those are hours. Years are asked": lambda g: g.mtbf_h * g.gpus,
                 "those are days. Years are asked": lambda g: g.mtbf_h * g.gpus / _DAY,
-            }, follows=lambda own, g: own["mtbf_h"] * g.gpus / _YEAR, collective=False, tolerance=2e-3),
+                "with 365 days in a year? The mean one has 365.25": lambda g: g.mtbf_h * g.gpus / _DAY / 365,
+            }, follows=lambda own, g: own["mtbf_h"] * g.gpus / _YEAR, collective=False, tolerance=1e-4),
         ), "right: a GPU that fails once in years, and thousands of them"),
-        "interval": Group(3, (
+        "interval": Group(2, (
             Ask("checkpoint_s", "s", lambda g: g.run.checkpoint_s, {
                 "in milliseconds? Seconds are asked": lambda g: 1e3 * g.run.checkpoint_s,
                 "that is turned round: bytes over bytes per second are seconds": lambda g: 1 / g.run.checkpoint_s,
@@ -126,6 +135,9 @@ _CHECKPOINTS = NumberExercise(
                 "the root is missing": lambda g: 2 * g.run.checkpoint_s * g.run.mtbf_s / 60,
                 "that is with one GPU's time between stops. The run's is that divided by their number": (
                     lambda g: _young_min(g.run.checkpoint_s, g.run.mtbf_s * g.gpus)
+                ),
+                "seconds and hours stand under one root. Take seconds for both, then divide by 60": (
+                    lambda g: sqrt(2 * g.run.checkpoint_s * g.mtbf_h) / 60
                 ),
                 "hours and minutes stand under one root. Take seconds for both, then divide by 60": (
                     lambda g: sqrt(2 * g.run.checkpoint_s / 60 * g.mtbf_h)
@@ -148,6 +160,19 @@ _CHECKPOINTS = NumberExercise(
                 30 * own["interval_min"] + g.run.restart_s
             ) / (_HOUR * own["mtbf_h"]), collective=False, tolerance=1e-4),
         ), "right: at the best interval checkpoints and lost work cost the same, and restarts come on top"),
+        "slack": Group(1, (
+            Ask("lazy_min", "minutes", lambda g: g.within(_SLACK), {
+                "that is the shortest such interval, with more checkpoints than needed": lambda g: g.within(-_SLACK),
+                "twice the best interval? Both losses change: one halves, and the other doubles": (
+                    lambda g: 2 * g.interval_min
+                ),
+                "that is the best interval, and a hundredth more of it": lambda g: 1.01 * g.interval_min,
+                "a hundredth of what is lost already? A hundredth of all the time is asked": (
+                    lambda g: g.within(_SLACK * (1 - g.goodput))
+                ),
+                "those are seconds. Minutes are asked": lambda g: 60 * g.within(_SLACK),
+            }, collective=False, tolerance=1e-4),
+        ), "right: around its best the loss is flat, so it matters little to write a bit too seldom"),
         "larger": Group(2, (
             Ask("larger_min", "minutes", lambda g: g.larger.interval_min, {
                 "as long as before? Stops come more often": lambda g: g.interval_min,
@@ -181,6 +206,8 @@ _CHECKPOINTS = NumberExercise(
         "· time between stops, all in seconds.",
         "Three things are lost: checkpoint / interval, then half an interval and a whole restart for each stop. The "
         "last two are shares of the time between stops.",
+        "Checkpoints and lost work together cost δ/τ + τ/(2M). Let that be a hundredth more than at its best. Times τ "
+        "it is a quadratic equation, and the larger of its two solutions is asked.",
         "With four times as many GPUs the time between stops is a quarter, and its root a half. Put the new interval "
         "and the new time between stops into the same formula.",
     ),

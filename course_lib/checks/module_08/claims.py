@@ -1,8 +1,10 @@
-"""08.4: four lines about large runs, of which one counts something twice; and what a measured step says."""
+"""08.4: four lines about large runs, of which one has a wrong label; and what a measured step says."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from math import nan
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise
@@ -12,7 +14,12 @@ from course_lib.hardware import load_device
 from course_lib.sim.published import published_runs
 from course_lib.sim.runs import Run
 
-WRONG_LINE = 3
+_LABELS = (  # of each line's number: what it is, and what it is not
+    ("efficiency of weak scaling", "share of the peak"),
+    ("efficiency of weak scaling", "efficiency of strong scaling"),
+    ("hardware FLOPs utilisation (HFU)", "model FLOPs utilisation (MFU)"),
+    ("model FLOPs utilisation (MFU)", "share of the sparse peak"),
+)
 _A100, _H100 = (load_device(name).dense_flops_per_s["bf16"] for name in ("a100_sxm_80", "h100_sxm_80"))
 _SPARSE = 2  # times the dense peak
 _OF_V100, _ALONE, _TOGETHER, _V100S = 0.30, 39.0, 15.1e3, 512  # Shoeybi et al. 2019: share of the peak, and TFLOP/s
@@ -22,7 +29,7 @@ _TABLE = tuple(f"mlm21t1-{row:03}" for row in (10, 7, 8, 9, 6))  # Narayanan et 
 
 
 class Claims(NamedTuple):
-    """What the lines and the questions stand on: rates of a GPU in TFLOP/s, steps in seconds."""
+    """What the lines and the questions stand on: rates of a GPU in TFLOP/s, steps in seconds; and the lines' labels."""
 
     v100s: int
     alone: float
@@ -38,6 +45,12 @@ class Claims(NamedTuple):
     parameters: int
     tokens: int
     step_s: float
+    labels: tuple[str, ...]
+
+    @property
+    def wrong_line(self) -> int:
+        """Whose label is not what its number is."""
+        return 1 + [one != true for one, (true, _) in zip(self.labels, _LABELS, strict=True)].index(True)
 
     @property
     def used(self) -> float:
@@ -46,7 +59,7 @@ class Claims(NamedTuple):
 
     @property
     def claimed(self) -> float:
-        """What line 3 says."""
+        """Line 3's number."""
         return self.a100_each / self.a100_peak
 
     @property
@@ -56,22 +69,28 @@ class Claims(NamedTuple):
 
     @property
     def llama(self) -> float:
-        """What line 4 says."""
+        """Line 4's number."""
         return self.h100_each / self.h100_peak
 
 
 def claims(seed: int) -> Claims:
-    """Megatron's largest model, unless an instructor asks for another row of its table."""
-    name = _TABLE[0] if seed == 0 else random.Random(seed).choice(_TABLE[1:])
+    """Megatron's largest model, unless an instructor asks for another row of its table, and for another wrong label."""
+    draw = random.Random(seed)
+    name, wrong = (_TABLE[0], 3) if seed == 0 else (draw.choice(_TABLE[1:]), draw.randrange(1, 5))
+    labels = tuple(both[number == wrong] for number, both in enumerate(_LABELS, 1))
     runs = {run.name: run for run in published_runs() if run.name in (name, _SMALL, _LARGE)}
     run, small, large = runs[name], runs[_SMALL], runs[_LARGE]
     batch, sequence = int(run.policies.global_batch), int(run.policies.sequence)
     done = megatron_flops(run.model, batch=batch, sequence=sequence) / (run.gpus * _seconds(run)) / 1e12
     rates = round(done), _LLAMA, _A100 / 1e12, _H100 / 1e12
     measured = model_parameters(run.model), batch * sequence, round(_seconds(run), 1)
-    return Claims(
-        _V100S, _ALONE, _TOGETHER, _seconds(small), _seconds(large), run.model.name, run.gpus, *rates, *measured
-    )
+    published = _V100S, _ALONE, _TOGETHER, _seconds(small), _seconds(large)
+    return Claims(*published, run.model.name, run.gpus, *rates, *measured, labels)
+
+
+def _true_line(number: int) -> Callable[[Claims], float]:
+    """It, unless it is the wrong one."""
+    return lambda g: nan if number == g.wrong_line else number
 
 
 def _seconds(run: Run) -> float:
@@ -85,13 +104,14 @@ _CLAIMS = NumberExercise(
     given=claims,
     levels={
         "line": Group(2, (
-            Ask("wrong_line", "", WRONG_LINE, {
-                "line 1 is true: it is what all GPUs do, over as many times what one does alone": 1,
-                "line 2 is true: with 128 times as many GPUs and sequences a step takes a little longer": 2,
-                "line 4 is true: nothing was recomputed, and the peak is the dense one": 4,
-            }, collective=False),
-            Ask("right_share", "", lambda g: g.claimed * 6 / 8, {
-                "that is the line's own. It counts the second forward, which the model does not need": (
+            Ask("wrong_line", "", lambda g: g.wrong_line, {
+                "line 1 is true: it is what all GPUs do, over as many times what one does alone": _true_line(1),
+                "line 2 is true: with 128 times as many GPUs and sequences a step takes a little longer": _true_line(2),
+                "line 3 is true: all that the GPUs have done counts there, the second forward too": _true_line(3),
+                "line 4 is true: nothing was recomputed, and the peak is the dense one": _true_line(4),
+            }, collective=False, choice=True),
+            Ask("mfu_of_line_3", "", lambda g: g.claimed * 6 / 8, {
+                "that is the line's own number. It counts the second forward, which the model does not need": (
                     lambda g: g.claimed
                 ),
                 "the second forward is two of eight operations, not one of three": lambda g: g.claimed * 2 / 3,
@@ -134,8 +154,8 @@ _CLAIMS = NumberExercise(
         ), "right: the same run may be a half, a quarter or a fifth. Always ask: a share of what?"),
     },
     hints=(
-        "Recompute each line from its own numbers. All four come out. So one of them must count something that the "
-        "others do not.",
+        "Recompute each line from its own numbers. All four come out. So ask of each what was divided by what, and "
+        "whether its label says so.",
         "Which of the runs recomputed activations? Lesson 08 has that run's table: all of it, in every layer.",
         "Forward has two operations for each parameter and token, backward four. With a second forward there are "
         "eight, of which the model needs six.",

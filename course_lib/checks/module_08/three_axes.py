@@ -83,6 +83,7 @@ def _in_other_units(nbytes: Callable[[Policy], float]) -> Slips:
         _GIB: lambda g: nbytes(g) / GiB,
         "those are bytes. GB are asked, of 10^9 of them": nbytes,
         "four bytes each? bf16 has two": lambda g: nbytes(g) * 2 / GB,
+        "those are numbers. In bf16 each has two bytes": lambda g: nbytes(g) / BF16 / GB,
     }
 
 
@@ -130,8 +131,7 @@ _TRAFFIC = NumberExercise(
                 "that is the whole pipeline. One GPU sends over its own two borders": (
                     lambda g: g.along_pp * (g.pp - 1) / GB
                 ),
-                _GIB: lambda g: g.along_pp / GiB,
-                "those are bytes. GB are asked, of 10^9 of them": lambda g: g.along_pp,
+                **_in_other_units(lambda g: g.along_pp),
             }, follows=lambda own, g: 2 * g.m * own["activation"] / GB, collective=False),
             Ask("dp_gb", "GB", lambda g: g.along_dp / GB, {
                 "tp has cut every matrix, so a GPU has only a tp-th of these gradients": (
