@@ -27,7 +27,6 @@ OTHERS = (
     "notebooks/scripts",
     "exercises/src",
     "exercises/mutants",
-    "exercises/project",
 )
 TEXTS = (
     "README.md",
@@ -39,7 +38,7 @@ TEXTS = (
     "exercises/src/*.py",
 )
 CODE = re.compile(r"```.*?```|`[^`\n]+`|<!--\s*=.*?-->|\{\{.*?\}\}", re.DOTALL)
-BY_NAME = {"load_ipython_extension", "ROWS"}  # asked for by other programs, and by discovery
+BY_NAME = {"load_ipython_extension", "ROWS", "learn_from"}  # of other programs, of discovery, of a student's copy
 
 
 @dataclass
