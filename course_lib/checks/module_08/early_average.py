@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from course_lib.checks.kit import models
 from course_lib.checks.kit.diagnosis import Diagnosis
@@ -19,6 +21,7 @@ from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
 from course_lib.checks.kit.work import import_sympy
+from course_lib.comm.call import count as calls_of
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.training.trainer import Trainer
@@ -55,11 +58,12 @@ class AverageHunt:
 
 
 class _Report(NamedTuple):
-    """One rank: the diagnosis, or its steps, and how many tensors with gradients it has."""
+    """One rank: the diagnosis, or its steps, how many tensors with gradients it has, and the most that were late."""
 
     diagnosis: Any
     steps: Sequence[MendedStep] = ()
     tensors: int = 0
+    late: int = 0  # tensors whose micro-batches were all in, and which nobody had begun to average
 
 
 def _warm_up() -> None:
@@ -80,14 +84,51 @@ def _attempt(answer: Callable[..., Any], given: Given) -> _Report:
         trainer = answer(model, config, case.pp, case.dp, case.micro_batches)
         if case.diagnosis:
             return _Report(trainer.diagnosis())
+        late = _Late(trainer, case.micro_batches)
         steps = [step_beside(trainer, alone, batch) for batch in given.batches]
-    return _Report(None, steps, len(trainer.local.parameters))
+    return _Report(None, steps, len(trainer.local.parameters), late.most)
+
+
+class _Late:
+    """Counts the tensors that are complete while the pipeline still goes on, and not yet on their way."""
+
+    def __init__(self, trainer: Trainer, micro_batches: int) -> None:
+        self._group, self._whole = trainer.local.group("dp"), micro_batches * len(trainer.local.parameters)
+        self._micro_batches, self._called, self.most = micro_batches, 0, 0
+        self._arrived: Counter[Tensor] = Counter()
+        for parameter in trainer.local.parameters.values():
+            parameter.register_hook(self._begin)
+            parameter.register_post_accumulate_grad_hook(self._after)
+
+    def _begin(self, gradient: Tensor) -> None:
+        """Runs before the trainer's own hook: what a step calls before its first gradient comes is no average."""
+        if not self._arrived:
+            self._called = calls_of(self._group)
+
+    def _after(self, parameter: Tensor) -> None:
+        """Runs when the trainer's own hook has run."""
+        self._arrived[parameter] += 1
+        complete = sum(often == self._micro_batches for often in self._arrived.values())
+        self.most = max(self.most, complete - (calls_of(self._group) - self._called))
+        if self._arrived.total() == self._whole:
+            self._arrived.clear()
 
 
 def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     case = given.case
     reason = first_wrong([report.steps for report in reports], possible(_CAUSES, case, levels), _LATER)
-    return reason or (_too_many_calls(case, reports, book) if case.look else None)
+    if reason and case.dp > 1 and not book.of("all_reduce").events:
+        reason += "; between the replicas nothing was all-reduced: is `average` ever called?"
+    return reason or (_too_many_calls(case, reports, book) or _too_late(case, reports) if case.look else None)
+
+
+def _too_late(case: AverageHunt, reports: Sequence[_Report]) -> str | None:
+    """With one replica there is nothing to send."""
+    for rank, report in enumerate(reports if case.dp > 1 else ()):
+        if report.late:
+            found = f"right gradients, but on rank {rank} {plural(report.late, 'tensor')} waited though complete"
+            return f"{found}: `arrived` averages each one as soon as its last micro-batch has come, not after the step"
+    return None
 
 
 def _too_many_calls(case: AverageHunt, reports: Sequence[_Report], book: Ledger) -> str | None:
@@ -126,7 +167,11 @@ _TOO_EARLY = hunt_exercise(
             cases=(AverageHunt(), AverageHunt(pp=1, micro_batches=3, rows=9)),
             praise="one device's gradients, step after step: all micro-batches are in before replicas average",
         ),
-        "calls": Level(points=1, cases=(AverageHunt(look=True),), praise="and each tensor travels once a step"),
+        "calls": Level(
+            points=1,
+            cases=(AverageHunt(look=True),),
+            praise="and each tensor travels once a step, as soon as it is complete",
+        ),
         "edges": Level(
             points=1,
             cases=(
