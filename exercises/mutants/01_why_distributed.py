@@ -37,7 +37,9 @@ WRONG["01.2", "moves"] = {
     },
     "returned float32 of shape (12,), expected bfloat16": {"copy.bfloat16()": "copy"},
     "the weights moved the wrong way": {"-=": "+="},
-    "the input was overwritten": {"copy.bfloat16()": "weights.copy_(copy)"},
+    "right, but `weights` is overwritten, and another part of the program may still need it: work on a copy": {
+        "copy.bfloat16()": "weights.copy_(copy)"
+    },
 }
 WRONG["01.2", "edges"] = {
     "weights of shape (3, 5), 300 steps: the weights moved": {"gradient.float()": "gradients[-1].sign().float()"},
@@ -107,6 +109,17 @@ WRONG["01.6", "values"] = {
         "        weights = torch.cat(parts)",
     },
     "4 ranks, 26 weights, 20 steps: an error: ": {", length=len(weights)": ""},
+}
+WRONG["01.6", "values"] |= {
+    "right, but `gradients` on rank 0 is overwritten": {
+        "    return weights": "    gradients.clear()\n    return weights"
+    },
+}
+WRONG["01.6", "bytes"] = {
+    "values right, but the gradients of several steps were reduced before the first of these steps was taken": {
+        "for gradient in gradients:": "for mine.grad in [comm.reduce_scatter(g).float() / p for g in gradients]:",
+        "        mine.grad = comm.reduce_scatter(gradient).float() / p\n": "",
+    },
 }
 WRONG["01.6", "memory"] = {
     "keeps 288 bytes, target 72, exactly 4.0 x the target: the state of all weights": {

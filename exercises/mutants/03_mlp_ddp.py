@@ -193,6 +193,11 @@ WRONG["03.6", "values"] = {
     },
 }
 HANGS["03.6", "values"] = {"an endless loop?": {"buckets, held = [[]], 0": "while True: buckets, held = [[]], 0"}}
+WRONG["03.6", "values"] |= {
+    "ranks 0, 2, 3 make an all_reduce of 10 numbers, which rank 1 does not make. A collective is for all ranks": {
+        "in buckets:": "in buckets[dist.get_rank() == 1 :]:"
+    },
+}
 WRONG["03.6", "edges"] = {
     "2.bias is reached on rank 0 only: an error: ": {"if p.requires_grad": "if p.grad is not None"}
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -80,11 +80,9 @@ def _nobody_answers(made: list[Call]) -> Iterator[None]:
         found[:] = [mine] * len(found)
 
     ends = {"isend": send, "isend_labelled": send, "irecv": receive, "irecv_labelled": receive}
-    with (
-        patch.object(guard, "agree", note),
-        patch.multiple(Port, **ends),
-        patch.object(dist, "all_gather_object", gather),
-    ):
+    with patch.object(guard, "agree", note), patch.object(dist, "all_gather_object", gather), ExitStack() as ports:
+        for name, end in ends.items():
+            ports.enter_context(patch.object(Port, name, end))
         yield
 
 

@@ -13,6 +13,7 @@ from course_lib.checks.kit.alone import DO_NOT_FIT, who_calls_otherwise
 from course_lib.checks.kit.endings import ended_badly
 from course_lib.checks.kit.left_over import LeftOver, probed, why_not_clean
 from course_lib.checks.kit.runner import Trial, drop_pool, run_call
+from course_lib.checks.kit.said import besides
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
@@ -64,11 +65,11 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
         given, (trial, left) = other, _tried(exercise, function, other, case, timeout)
     if trial.error is not None:
         return _why_it_ended(exercise, function, given, case, trial.error)
-    reason, besides = _refused(exercise, case, given, trial), why_not_clean(left) or unmatched(trial.events)
+    reason, untidy = _refused(exercise, case, given, trial), why_not_clean(left) or unmatched(trial.events) or ""
     if reason:
-        reason = _slip_like(exercise, case, seed, given, trial) or reason
-        return f"{reason}. Besides, {besides}" if any(one.overwritten for one in left) else reason
-    return f"{case}: right, but {besides}" if besides else None
+        told = _slip_like(exercise, case, seed, given, trial) or reason
+        return besides(told, untidy) if any(one.overwritten for one in left) else told
+    return f"{case}: right, but {untidy}" if untidy else None
 
 
 def _tried(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise, rows_of_steps
 from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
-from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.said import besides, import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
@@ -94,7 +94,7 @@ def step_by_step(causes: Sequence[Cause], *, own_sums: bool = False) -> Wrong:
         case = given.case
         reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
         if any(report.layers_called for report in reports):
-            reason = f"{reason}. Besides, {_TALKS_ITSELF}" if reason else f"right gradients, but {_TALKS_ITSELF}"
+            reason = besides(reason, _TALKS_ITSELF) if reason else f"right gradients, but {_TALKS_ITSELF}"
         if own_sums and not reason and any(report.course_sums for report in reports):
             reason = _COURSE_SUMS
         return reason or (_too_many_sums(case, book) if case.look else None)

@@ -251,12 +251,13 @@ _ZERO_1 = parts_exercise(
         ),
     },
     hints=(
-        "Before the steps: piece = torch.nn.Parameter(weights.tensor_split(p)[rank].clone()), and make_optimizer gets "
-        "[piece] alone.",
-        "In each step comm.reduce_scatter(gradient) gives this rank the sum of its piece. Divided by p it goes into "
-        "piece.grad.",
-        "A norm is the root of a sum of squares. Each rank has the squares of its piece: "
-        "comm.all_reduce(piece.grad.square().sum().reshape(1)) adds up all of them.",
-        "After optimizer.step() the others need the new piece: comm.all_gather(piece.detach(), length=len(weights)).",
+        "Adam remembers two moments of what it trains, from step to step. What should it train on this rank, and when "
+        "must it be made? What it trains is a torch.nn.Parameter with memory of its own.",
+        "A rank updates one piece, so it needs one piece of the average. Which collective adds up and hands out "
+        "pieces? It adds: what is left to do?",
+        "The norm is the root of the sum of all squares. Each number of the average lies on exactly one rank. So which "
+        "single number does each rank have to say?",
+        "Clip between the sum and the step. After the step each rank has one new piece and p - 1 old ones: who has the "
+        "others, and how does comm.all_gather learn how long the whole is?",
     ),
 )

@@ -119,12 +119,16 @@ def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mappi
     reason = first_wrong([report.steps for report in reports], possible(_CAUSES, case, levels), _LATER)
     if reason and case.dp > 1 and not book.of("all_reduce").events:
         reason += "; between the replicas nothing was all-reduced: is `average` ever called?"
-    return reason or (_too_many_calls(case, reports, book) or _too_late(case, reports) if case.look else None)
+    return reason or (_too_many_calls(case, reports, book) or _too_late(case, reports, book) if case.look else None)
 
 
-def _too_late(case: AverageHunt, reports: Sequence[_Report]) -> str | None:
+def _too_late(case: AverageHunt, reports: Sequence[_Report], book: Ledger) -> str | None:
     """With one replica there is nothing to send."""
-    for rank, report in enumerate(reports if case.dp > 1 else ()):
+    if case.dp == 1:
+        return None
+    if not book.of("all_reduce").events:
+        return "right gradients, but nothing is in the ledger: average by comm, as self.average does"
+    for rank, report in enumerate(reports):
         if report.late:
             found = f"right gradients, but on rank {rank} {plural(report.late, 'tensor')} waited though complete"
             return f"{found}: `arrived` averages each one as soon as its last micro-batch has come, not after the step"
