@@ -27,7 +27,7 @@ _LIMIT_S = 5.0
 _Members = tuple[int, ...]
 
 
-class Call(NamedTuple):
+class _Call(NamedTuple):
     """One collective: which, of how many numbers, and among which ranks."""
 
     operation: str
@@ -49,13 +49,13 @@ def who_calls_otherwise(answer: Any, probe: Callable[[Any, Any], Any], given: An
     return next(filter(None, found), "")
 
 
-def _within(calls: Sequence[Call], group: _Members) -> tuple[Call, ...]:
+def _within(calls: Sequence[_Call], group: _Members) -> tuple[_Call, ...]:
     return tuple(call for call in calls if call.members == group)
 
 
-def _calls(answer: Callable[..., Any], probe: Callable[[Any, Any], Any], given: Any) -> list[Call] | None:
+def _calls(answer: Callable[..., Any], probe: Callable[[Any, Any], Any], given: Any) -> list[_Call] | None:
     """Runs on a rank; None if it could not go on without the others' numbers."""
-    made: list[Call] = []
+    made: list[_Call] = []
     with _nobody_answers(made), suppress(Exception):
         probe(answer, given)
         return made
@@ -63,11 +63,11 @@ def _calls(answer: Callable[..., Any], probe: Callable[[Any, Any], Any], given: 
 
 
 @contextmanager
-def _nobody_answers(made: list[Call]) -> Iterator[None]:
+def _nobody_answers(made: list[_Call]) -> Iterator[None]:
     """Calls are noted in `made`. Ones come in, since a zero might be a divisor, and of objects copies of one's own."""
 
     def note(mine: guard.Descriptor, problem: str, group: ProcessGroup) -> None:
-        made.append(Call(mine.operation, mine.length * mine.row, tuple(dist.get_process_group_ranks(group))))
+        made.append(_Call(mine.operation, mine.length * mine.row, tuple(dist.get_process_group_ranks(group))))
 
     def send(port: Port, x: Tensor, peer: int) -> Work:
         return Work("", None)
@@ -86,7 +86,7 @@ def _nobody_answers(made: list[Call]) -> Iterator[None]:
         yield
 
 
-def _odd_one(calls: dict[int, tuple[Call, ...]]) -> str:
+def _odd_one(calls: dict[int, tuple[_Call, ...]]) -> str:
     """The first rank whose calls are others than most ranks', and the first call that only one side makes."""
     usual = Counter(calls.values()).most_common(1)[0][0]
     for rank, mine in calls.items():
