@@ -115,12 +115,6 @@ WRONG["01.6", "values"] |= {
         "    return weights": "    gradients.clear()\n    return weights"
     },
 }
-WRONG["01.6", "bytes"] = {
-    "values right, but the gradients of several steps were reduced before the first of these steps was taken": {
-        "for gradient in gradients:": "for mine.grad in [comm.reduce_scatter(g).float() / p for g in gradients]:",
-        "        mine.grad = comm.reduce_scatter(gradient).float() / p\n": "",
-    },
-}
 WRONG["01.6", "memory"] = {
     "keeps 288 bytes, target 72, exactly 4.0 x the target: the state of all weights": {
         "reduce_scatter": "all_reduce",
@@ -133,6 +127,10 @@ WRONG["01.6", "memory"] = {
     },
 }
 WRONG["01.6", "bytes"] = {
+    "values right, but the gradients of several steps were reduced before the first of these steps was taken": {
+        "for gradient in gradients:": "for mine.grad in [comm.reduce_scatter(g).float() / p for g in gradients]:",
+        "        mine.grad = comm.reduce_scatter(gradient).float() / p\n": "",
+    },
     "all_reduce brings all of the sum to every rank: each needs its own chunk": {
         SUM: 'comm.all_reduce(gradient, algorithm="ring").tensor_split(p)[rank]'
     },

@@ -66,7 +66,7 @@ WRONG["05.2", "edges"] = {
     },
 }
 HANGS["05.2", "values"] = {
-    "rank 0 waits in isend to 1": {
+    "rank 0 waits in send to 1": {
         "return y": f"if dist.get_rank() == 0 < {P} - 1:\n        comm.send(y.contiguous(), 1)\n    return y"
     },
     "a hang: ": {BACK: "comm.all_reduce(gradient @ weight) if dist.get_rank() else gradient @ weight"},
