@@ -259,7 +259,7 @@ WRONG["06.6", "values"] = {
         f"{SCATTERED} / {P}": f"p.grad.flatten().tensor_split({P})[dist.get_rank()].clone()"
     },
     "the gradient of layer1.weight's piece on rank 0: NoneType, not a tensor": nothing_registered,
-    "now the hook looks at another parameter or its piece: in a loop a function looks up its variables": all_are_given_the_last,
+    "now the hook looks at another parameter or its piece: in a loop a function looks": all_are_given_the_last,
     "the gradient of layer1.weight's piece on rank 0: shape (24,), expected (6,)": {
         SCATTERED: "comm.all_reduce(p.grad.flatten())",
         "piece.grad = ": "piece.data = torch.zeros_like(mine)\n        piece.grad = ",
