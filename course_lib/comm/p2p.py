@@ -37,11 +37,6 @@ class Work:
         if finish is not None:
             finish()
 
-    @property
-    def under_way(self) -> bool:
-        """Whether nobody has waited for it yet."""
-        return self._finish is not None
-
     def give_up(self) -> None:
         """Let nobody wait for it: what it belongs to has failed."""
         self._finish = None
@@ -59,7 +54,7 @@ class Work:
         return self
 
     def __del__(self) -> None:
-        if self.under_way:
+        if self._finish is not None:
             warnings.warn(f"{self.what}: its handle was dropped before wait()", RuntimeWarning, stacklevel=2)
 
 

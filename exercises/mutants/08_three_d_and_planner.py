@@ -217,7 +217,7 @@ WRONG["08.10", "steps"] |= {
     "; between the replicas nothing was all-reduced: is `average` ever called?": {LAST: "False"},
 }
 WRONG["08.10", "calls"] = {
-    "right gradients, but on rank 0 2 tensors waited though complete: `arrived` averages each one as soon as": {
+    "right gradients, but rank 0 averages nothing before its last backward is over: average in `arrived`": {
         LAST: "False",
         "    def arrived": (
             "    def compute_gradients(self, batch):\n"

@@ -602,8 +602,8 @@ def apart(trainer_class):
 # Write down the name of the first rung that fails, as `climb` prints it, and of how many of a step's four micro-batches the gradients are
 # averaged. Then write `arrived` again.
 #
-# **Target:** the gradients of one device, with one average of each parameter in a step, made in `arrived` as soon as the gradient is
-# complete, while the pipeline goes on. Try it with `climb(Repaired)` and `apart(Repaired)`.
+# **Target:** the gradients of one device, with one average of each parameter in a step, made in `arrived` and not after the step, since
+# only then it can overlap. Try it with `climb(Repaired)` and `apart(Repaired)`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "08-10", "locked": false, "schema_version": 3, "solution": true, "task": false}

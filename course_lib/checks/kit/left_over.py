@@ -9,9 +9,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from itertools import count
 from typing import Any, NamedTuple
 from unittest.mock import patch
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -78,26 +78,23 @@ class Inputs:
 @contextmanager
 def messages() -> Iterator[Callable[[], str]]:
     """What is yielded names a message that was begun meanwhile and not waited for; empty if there is none."""
-    begun: list[ref[Work]] = []
-    dropped: list[str] = []
-    begin, drop = Work.__init__, Work.__del__
+    under_way: dict[int, str] = {}
+    numbers, begin = count(), Work.__init__
 
     def begin_noted(self: Work, what: str, finish: Callable[[], None] | None) -> None:
-        begin(self, what, finish)
-        begun.append(ref(self))
+        if finish is None:  # an empty message, for which nobody need wait
+            return begin(self, what, finish)
+        number = next(numbers)
+        under_way[number] = what
 
-    def drop_noted(self: Work) -> None:
-        if self.under_way:
-            dropped.append(self.what)
-            self.give_up()  # the check says it, so a warning need not
-        drop(self)
+        def finish_noted() -> None:
+            del under_way[number]
+            finish()
 
-    def unfinished() -> str:
-        alive = (work.what for one in begun if (work := one()) is not None and work.under_way)
-        return next(alive, "") or "".join(dropped[:1])
+        return begin(self, what, finish_noted)
 
-    with patch.object(Work, "__init__", begin_noted), patch.object(Work, "__del__", drop_noted):
-        yield unfinished
+    with patch.object(Work, "__init__", begin_noted):
+        yield lambda: next(iter(under_way.values()), "")
 
 
 def probed(answer: Callable[..., Any], probe: Callable[[Any, Any], Any], given: Any) -> tuple[Any, LeftOver]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -58,12 +57,12 @@ class AverageHunt:
 
 
 class _Report(NamedTuple):
-    """One rank: the diagnosis, or its steps, how many tensors with gradients it has, and the most that were late."""
+    """One rank: the diagnosis, or its steps, how many tensors with gradients it has, and whether it averaged late."""
 
     diagnosis: Any
     steps: Sequence[MendedStep] = ()
     tensors: int = 0
-    late: int = 0  # tensors whose micro-batches were all in, and which nobody had begun to average
+    late: bool = False
 
 
 def _warm_up() -> None:
@@ -86,16 +85,15 @@ def _attempt(answer: Callable[..., Any], given: Given) -> _Report:
             return _Report(trainer.diagnosis())
         late = _Late(trainer, case.micro_batches)
         steps = [step_beside(trainer, alone, batch) for batch in given.batches]
-    return _Report(None, steps, len(trainer.local.parameters), late.most)
+    return _Report(None, steps, len(trainer.local.parameters), late.seen)
 
 
 class _Late:
-    """Counts the tensors that are complete while the pipeline still goes on, and not yet on their way."""
+    """Sees whether nobody has begun to average when the last gradient of a step has arrived."""
 
     def __init__(self, trainer: Trainer, micro_batches: int) -> None:
         self._group, self._whole = trainer.local.group("dp"), micro_batches * len(trainer.local.parameters)
-        self._micro_batches, self._called, self.most = micro_batches, 0, 0
-        self._arrived: Counter[Tensor] = Counter()
+        self._arrived, self._called, self.seen = 0, 0, False
         for parameter in trainer.local.parameters.values():
             parameter.register_hook(self._begin)
             parameter.register_post_accumulate_grad_hook(self._after)
@@ -107,11 +105,10 @@ class _Late:
 
     def _after(self, parameter: Tensor) -> None:
         """Runs when the trainer's own hook has run."""
-        self._arrived[parameter] += 1
-        complete = sum(often == self._micro_batches for often in self._arrived.values())
-        self.most = max(self.most, complete - (calls_of(self._group) - self._called))
-        if self._arrived.total() == self._whole:
-            self._arrived.clear()
+        self._arrived += 1
+        if self._arrived == self._whole:
+            self.seen |= calls_of(self._group) == self._called
+            self._arrived = 0
 
 
 def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
@@ -130,8 +127,8 @@ def _too_late(case: AverageHunt, reports: Sequence[_Report], book: Ledger) -> st
         return "right gradients, but nothing is in the ledger: average by comm, as self.average does"
     for rank, report in enumerate(reports):
         if report.late:
-            found = f"right gradients, but on rank {rank} {plural(report.late, 'tensor')} waited though complete"
-            return f"{found}: `arrived` averages each one as soon as its last micro-batch has come, not after the step"
+            found = f"right gradients, but rank {rank} averages nothing before its last backward is over"
+            return f"{found}: average in `arrived`, and the rest of the pipeline hides some of it"
     return None
 
 
@@ -174,7 +171,7 @@ _TOO_EARLY = hunt_exercise(
         "calls": Level(
             points=1,
             cases=(AverageHunt(look=True),),
-            praise="and each tensor travels once a step, as soon as it is complete",
+            praise="and each tensor travels once a step, before the step is over",
         ),
         "edges": Level(
             points=1,
