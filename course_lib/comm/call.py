@@ -77,9 +77,13 @@ def _kinds(group: ProcessGroup) -> set[str]:
 
 def next_number(group: ProcessGroup) -> int:
     """How many collectives this group has called in this cell, this one included."""
-    name = group.group_name
-    _counts[name] = _counts.get(name, 0) + 1
-    return _counts[name]
+    _counts[group.group_name] = count(group) + 1
+    return count(group)
+
+
+def count(group: ProcessGroup) -> int:
+    """How many collectives this group has called in this cell so far."""
+    return _counts.get(group.group_name, 0)
 
 
 def tag(number: int) -> int:

@@ -36,7 +36,7 @@ class Descriptor:
 _WAY_OUT = {
     "operation": "let every rank make the same calls in the same order",
     "call": "let every rank make the same number of calls",
-    "length": "pass tensors of the same length on every rank",
+    "length": "let every rank make the same calls in the same order, with tensors of one length",
     "row": "pass tensors of the same shape on every rank",
     "dtype": "convert to one dtype first, for example x.float()",
 }

@@ -37,7 +37,9 @@ WRONG["01.2", "moves"] = {
     },
     "returned float32 of shape (12,), expected bfloat16": {"copy.bfloat16()": "copy"},
     "the weights moved the wrong way": {"-=": "+="},
-    "the input was overwritten": {"copy.bfloat16()": "weights.copy_(copy)"},
+    "right, but `weights` is overwritten, and another part of the program may still need it: work on a copy": {
+        "copy.bfloat16()": "weights.copy_(copy)"
+    },
 }
 WRONG["01.2", "edges"] = {
     "weights of shape (3, 5), 300 steps: the weights moved": {"gradient.float()": "gradients[-1].sign().float()"},
@@ -108,6 +110,11 @@ WRONG["01.6", "values"] = {
     },
     "4 ranks, 26 weights, 20 steps: an error: ": {", length=len(weights)": ""},
 }
+WRONG["01.6", "values"] |= {
+    "right, but `gradients` on rank 0 is overwritten": {
+        "    return weights": "    gradients.clear()\n    return weights"
+    },
+}
 WRONG["01.6", "memory"] = {
     "keeps 288 bytes, target 72, exactly 4.0 x the target: the state of all weights": {
         "reduce_scatter": "all_reduce",
@@ -120,6 +127,10 @@ WRONG["01.6", "memory"] = {
     },
 }
 WRONG["01.6", "bytes"] = {
+    "values right, but the gradients of several steps were reduced before the first of these steps was taken": {
+        "for gradient in gradients:": "for mine.grad in [comm.reduce_scatter(g).float() / p for g in gradients]:",
+        "        mine.grad = comm.reduce_scatter(gradient).float() / p\n": "",
+    },
     "all_reduce brings all of the sum to every rank: each needs its own chunk": {
         SUM: 'comm.all_reduce(gradient, algorithm="ring").tensor_split(p)[rank]'
     },

@@ -48,7 +48,9 @@ WRONG["02.2", "values"] = {
     },
     "0.25 x the right one: an average": {"chunks[rank]": "chunks[rank] / world_size"},
     "the contribution of rank 1 is missing in the sum of chunk 0": {"range(1,": "range(2,"},
-    "start from x.clone()": {"x.clone()": "x"},
+    "right, but `x` on rank 0 is overwritten, and another part of the program may still need it: work on a copy": {
+        "x.clone()": "x"
+    },
     "a crash: rank 2 died": {START: "if rank == 2: import os; os._exit(0)"},
     "a crash: rank 1 died": {START: "if rank == 1: import os; os.kill(os.getpid(), 9)"},
     "or chunk 0 started on rank 0, where it should have started on rank 1": {"rank - step": "rank - step + 1"},
@@ -369,7 +371,9 @@ WRONG["02.9", "values"] = {
     "the contribution of rank 1 is missing and rank 0 is counted 2 times": {
         "(1, world_size)": "(1, min(2, world_size))"
     },
-    "start from x.clone()": {"moving = x\n": "moving = x.clone()\n    x.zero_()\n    parts[rank] = moving\n"},
+    "right, but `x` on rank 0 is overwritten, and another part of the program may still need it: work on a copy": {
+        "moving = x\n": "moving = x.clone()\n    x.zero_()\n    parts[rank] = moving\n"
+    },
 }
 WRONG["02.9", "bits"] = {
     f"{BITS}2: rank 0 has added ranks 0, 1, 2 in this order, rank 2 has added ranks 2, 0, 1 in this order": OWN_FIRST,

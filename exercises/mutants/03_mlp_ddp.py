@@ -193,8 +193,15 @@ WRONG["03.6", "values"] = {
     },
 }
 HANGS["03.6", "values"] = {"an endless loop?": {"buckets, held = [[]], 0": "while True: buckets, held = [[]], 0"}}
+WRONG["03.6", "values"] |= {
+    "ranks 0, 2, 3 make an all_reduce of 10 numbers, which rank 1 does not make. A collective is for all ranks": {
+        "in buckets:": "in buckets[dist.get_rank() == 1 :]:"
+    },
+}
 WRONG["03.6", "edges"] = {
-    "2.bias is reached on rank 0 only: an error: ": {"if p.requires_grad": "if p.grad is not None"}
+    "length is 42 on rank 0 and 35 on rank 1; all ranks must call with the same length; let every rank make": {
+        "if p.requires_grad": "if p.grad is not None"
+    }
 }
 
 # 03.7 ------------------------------------------------------------------------------------------------------------

@@ -111,10 +111,8 @@ WRONG["04.3", "small"] = {
     },
     "has no layer: its rank would only pass on": {FOUND: "return [len(costs), *[0] * (p - 1)], step(best)"},
     "[1, 3] are 4 layers, the model has 5": {FOUND: "return [*sizes[:-1], sizes[-1] - 1], step(best)"},
-    "right numbers, but your function changed the list `costs`, which is": {
-        FOUND: "found = sizes, step(best)\n    costs.clear()\n    return found"
-    },
-    "(8, 1, 1, 1, 5): your function changed the list": {START: "costs.sort()"},
+    "right, but `costs` is overwritten": {FOUND: "found = sizes, step(best)\n    costs.clear()\n    return found"},
+    ". Besides, `costs` is overwritten, and another part of the program may still need it": {START: "costs.sort()"},
     "returned NoneType, not two things": {FOUND: ""},
     "returned one list, not two things": {FOUND: "return sizes"},
     "right sizes; but the step's length is no number": {FOUND: "return sizes, None"},

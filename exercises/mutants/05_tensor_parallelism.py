@@ -35,13 +35,18 @@ WRONG["05.2", "values"] = {
     "right values, but nothing is in the ledger": {
         BACK: "gradient @ weight\n    dist.all_reduce(x_gradient)",
     },
-    "but what rank 0 was given is overwritten": {
+    "right, but `bias` on rank 0 is overwritten, and another part of the program": {
         "y = x @ weight.T + bias": "y = x @ weight.T\n    y += bias\n    bias += 1"
     },
     "the output on rank 0 holds nan, not a number": {"x @ weight.T + bias": "x @ weight.T + bias * float('nan')"},
     "rank 0 returned NoneType, not 4 things: the output, ": {"return y, gradient": "y, gradient"},
     "rank 0 returned 3 things, not 4 things": {", x_gradient\n": "\n"},
     "x's gradient on rank 0 is float32, expected float64": {", x_gradient\n": ", x_gradient.float()\n"},
+}
+WRONG["05.2", "values"] |= {
+    "right, but nobody waits for the isend to 1 on rank 0: each send needs its receive, each handle its wait()": {
+        "return y": f"if dist.get_rank() == 0 < {P} - 1:\n        comm.isend(y.contiguous(), 1)\n    return y"
+    },
 }
 WRONG["05.2", "calls"] = {
     "in 3 all-reduces, target 480 bytes in 1 all-reduce: of all that backward makes, only x's gradient": {
@@ -61,7 +66,10 @@ WRONG["05.2", "edges"] = {
     },
 }
 HANGS["05.2", "values"] = {
-    "a hang: ": {BACK: "comm.all_reduce(gradient @ weight) if dist.get_rank() else gradient @ weight"}
+    "rank 0 waits in send to 1": {
+        "return y": f"if dist.get_rank() == 0 < {P} - 1:\n        comm.send(y.contiguous(), 1)\n    return y"
+    },
+    "a hang: ": {BACK: "comm.all_reduce(gradient @ weight) if dist.get_rank() else gradient @ weight"},
 }
 
 WRONG["05.2", "values"] |= {
@@ -197,6 +205,9 @@ WRONG["05.4", "calls"] = {
 }
 
 WRONG["05.4", "edges"] = {
+    "torch.chunk may give fewer parts than it is asked for: of 5 rows 4 ranks get 2, 2 and 1": {
+        "tensor_split": "chunk"
+    },
     "3 ranks, 5 rows, 11 hidden features: the slices are even, which leaves some hidden numbers to nobody": {
         START: "mine = len(w1) // dist.get_world_size()\n"
         "    mine = slice(dist.get_rank() * mine, (dist.get_rank() + 1) * mine)",
@@ -461,6 +472,14 @@ WRONG["05.9", "diagnosis"] = {
     "returned 'parameters': give two things": {FOUND: '"parameters"'},
 }
 WRONG["05.9", "steps"] = {
+    "right gradients, but a layer was called, and what tensor() has hung on it talks to the other ranks by itself": {
+        "self.operators.copy_to_region(self.model.norm(x))": "self.model.norm(x)",
+        "F.linear(x, layer1.weight, layer1.bias)": "layer1(x)",
+        LEAVE: "layer2(hidden)",
+    },
+    "before a sum or in a second one? Besides, a layer was called": {
+        "F.linear(x, layer1.weight, layer1.bias)": "layer1(x)"
+    },
     "step 2: layer1.weight on rank 0": {LEAVE: INSIDE.format("layer2.bias")},
     "step 1: layer2.bias on rank 0 is exactly 1/4 of the reference: divided by the number of ranks": {
         LEAVE: INSIDE.format(f"layer2.bias / {P}")
@@ -512,6 +531,11 @@ WRONG["05.10", "steps"] = {
     "right gradients, but the loss on rank 0 is": {"return loss": "return 2 * loss"},
 }
 WRONG["05.10", "steps"] |= {
+    "rank 0 makes an all_reduce of 1 number, which rank 1 does not make. A collective is for all ranks": {
+        "        whole = self": (
+            "        if dist.get_rank() == 0:\n            comm.all_reduce(torch.zeros(1))\n        whole = self"
+        )
+    },
     "right gradients, but the course's trainer added them up, in local.partial_sums()": {
         "super().compute_gradients(batch)": "Trainer.compute_gradients(self, batch)",
         "terms = ": "return loss\n        terms = ",

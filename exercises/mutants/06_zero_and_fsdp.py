@@ -74,6 +74,11 @@ WRONG["06.2", "pieces"] = {
     },
     "the buffer on rank 0: list, not a tensor": {"return torch.cat(\n": "return (\n"},
 }  # fmt: skip
+WRONG["06.2", "pieces"] |= {
+    "; torch.chunk may give fewer parts than it is asked for: of 5 rows 4 ranks get 2, 2 and 1": {
+        "(part[rank] if rank < len(part) else part[0][:0]).clone()": "part[rank].clone()"
+    },
+}
 WRONG["06.2", "gather"] = {
     "right values, but nothing is in the ledger: use comm's collectives": {
         LINES: PAST_THE_LEDGER
@@ -141,6 +146,16 @@ WRONG["06.3", "memory"] = {
     },
 }  # fmt: skip
 WRONG["06.3", "edges"] = {
+    "right weights, but the gradients of several steps were reduced before the first of these steps was taken": {
+        "    for gradient in gradients:\n        piece.grad": (
+            "    every = comm.reduce_scatter(torch.stack(gradients, 1)) / p\n"
+            "    for mine in every.unbind(1):\n        piece.grad"
+        ),
+        REDUCED: "mine.clone()",
+    },
+    "right weights, but a step was taken before the new weights of the step before had been gathered": {
+        "        whole = comm": "    whole = comm"
+    },
     "3 all-reduces of one number would do": {
         "norm = ": "comm.all_reduce(torch.ones(1))\n        norm = "
     },
@@ -244,10 +259,27 @@ WRONG["06.6", "values"] = {
         f"{SCATTERED} / {P}": f"p.grad.flatten().tensor_split({P})[dist.get_rank()].clone()"
     },
     "the gradient of layer1.weight's piece on rank 0: NoneType, not a tensor": nothing_registered,
-    "another parameter's piece? In a loop a function looks up its variables when it is called": all_are_given_the_last,
+    "now the hook looks at another parameter or its piece: in a loop a function looks": all_are_given_the_last,
     "the gradient of layer1.weight's piece on rank 0: shape (24,), expected (6,)": {
         SCATTERED: "comm.all_reduce(p.grad.flatten())",
         "piece.grad = ": "piece.data = torch.zeros_like(mine)\n        piece.grad = ",
+    },
+}
+WRONG["06.6", "values"] |= {
+    "AttributeError: 'NoneType' object has no attribute 'flatten'; the first gradient that came was reduced, and now": {
+        "grad_hook(came)": "grad_hook(lambda _: came(p))"
+    },
+    "ranks 1, 2, 3 make a reduce_scatter of 2 numbers, which rank 0 does not make. A collective is for all ranks": {
+        "        piece = piece_of[p]\n": (
+            "        piece = piece_of[p]\n        if dist.get_rank() == 0 and p.shape == (2,):\n            return\n"
+        )
+    },
+    "rank 0 makes a reduce_scatter of 8 numbers, which ranks 1, 2, 3 do not make. A collective is for all ranks": {
+        "        piece = piece_of[p]\n": (
+            "        piece = piece_of[p]\n"
+            "        if dist.get_rank() == 0 and p.shape == (2, 4):\n"
+            "            comm.reduce_scatter(p.grad.flatten())\n"
+        )
     },
 }
 WRONG["06.6", "micro-batches"] = {
@@ -291,6 +323,12 @@ WRONG["06.9", "steps"] = {
         f"mine / {P}": "mine / 2 * (self.inside.size() // 4 + 1)",
     },
 }  # fmt: skip
+WRONG["06.9", "steps"] |= {
+    "right gradients, but a rank sends 1392 bytes for them in 3 steps, target 912: reduce-scatter a row in `inside`": {
+        SCATTER: "comm.all_reduce(row).tensor_split(self.inside.size())[self.inside.rank()]",
+        LINE: "",
+    },
+}
 
 # 06.10 -----------------------------------------------------------------------------------------------------------
 

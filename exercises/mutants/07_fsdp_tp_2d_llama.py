@@ -102,6 +102,20 @@ WRONG["07.6", "steps"] = {
         "return total": "return total / torch.distributed.get_world_size()"
     },
 }
+WRONG["07.6", "steps"] |= {
+    "the parameters' norms were added up. Squares add up, norms do not": {"gradient.square().sum()": "gradient.norm()"},
+    "the parameters' norms were added up, and then squared. Squares add up, norms do not": {
+        "gradient.square().sum()": "gradient.norm()",
+        "return total": "return total.square()",
+    },
+    "the ranks' norms were added up. Squares add up, norms do not": {
+        f"    for axis in {AXES}": f"    total = total.sqrt()\n        for axis in {AXES}"
+    },
+    "the ranks' norms were added up, and then squared. Squares add up, norms do not": {
+        f"    for axis in {AXES}": f"    total = total.sqrt()\n        for axis in {AXES}",
+        "return total": "return total.square()",
+    },
+}
 WRONG["07.6", "edges"] = {
     "dp 1 x tp 3, 5 rows: step 1: the norm on rank 0 is ": {
         COUNTS: "True",
@@ -146,6 +160,12 @@ WRONG["07.8", "values"] = {
     "tp has not cut: the part has all that the ranks along tp share": {SPANS: "((0, dp, i),)"},
     "the rank at dp 0, tp 0: the part: list, not a tensor": {f"return {READ}": f"return {READ}.tolist()"},
 }
+WRONG["07.8", "values"] |= {
+    "where `cut` is 0, tp has not cut: `if cut` is false for 0 as well as for None": {
+        "    for dim, parts, number": "    cut = cut if cut else None\n    for dim, parts, number"
+    },
+    "Rows are dim 0, for which `if dim` is false": {"if dim is not None": "if dim"},
+}
 WRONG["07.8", "reading"] = {
     "right values, but 48 numbers were read from the file, target 12: stored[...] with all its rows and columns": {
         READ: f"{WHOLE}[tuple(slice(*one) for one in box)]"
@@ -183,6 +203,22 @@ WRONG["07.9", "steps"] = {
     "step 1: right gradients, but rank 0 returned NoneType, not the loss as a number": {RETURNED: "return None"},
     "each rank still divides by its own targets": {
         COUNTED: "mine * dist.get_world_size()",
+    },
+}
+WRONG["07.9", "steps"] |= {
+    "step 1: your gradient is exactly 1/2 of the reference: DDP's average divides by the number of ranks": {
+        "loss * dist.get_world_size() / targets": "loss / targets"
+    },
+    "rank 1 makes an all_reduce of 3 numbers, which rank 0 does not make. A collective is for all ranks": {
+        "        for part in parts:\n            loss": (
+            "        if mine < 3:\n            comm.all_reduce(torch.zeros(3))\n"
+            "        for part in parts:\n            loss"
+        )
+    },
+    "rank 0 makes an all_reduce of 38 numbers, which rank 1 does not make. A collective is for all ranks": {
+        "            loss = summed": (
+            "            if not count_targets(part):\n                continue\n            loss = summed"
+        )
     },
 }
 WRONG["07.9", "edges"] = {

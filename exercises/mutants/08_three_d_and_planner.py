@@ -67,6 +67,11 @@ WRONG["08.5", "reasons"] = {
         "elif layers % pp:": f"elif batch % (dp * micro):\n{INNER}rejected['batch'] += 1\n{INNER[4:]}elif layers % pp:"
     },
 }
+WRONG["08.5", "reasons"] |= {
+    "the counts are right, but 'heads' is not among them: a rule that throws out nothing counts 0": {
+        DONE: "return possible, {rule: count for rule, count in rejected.items() if count}"
+    },
+}
 WRONG["08.5", "edges"] = {
     "one GPU: 1 GPU, 8 in a node, 8 heads, 12 layers: tp 1, pp 1, micro-batch 2 is missing, and breaks no rule": {
         ROOM: "gigabytes(tp, pp, micro) >= room"
@@ -90,7 +95,18 @@ WRONG["08.6", "front"] = {
     "the right places, but in another order: the smallest memory comes first": {"return kept": "return sorted(kept)"},
     "a place stands there twice": {"return kept": "return [*kept, kept[0]]"},
 }
+WRONG["08.6", "front"] |= {
+    "right, but `gigabytes` is overwritten, and another part of the program may still need it: work on a copy": {
+        "return kept": "gigabytes.sort()\n    return kept"
+    },
+    "is missing, and no other layout beats it. Besides, `gigabytes` is overwritten": {
+        "kept, fastest": "gigabytes.sort()\n    kept, fastest"
+    },
+}
 WRONG["08.6", "ties"] = {
+    "of layouts that need the same memory a slower one came first, and was kept: sort by": {
+        SORTED: "key=gigabytes.__getitem__"
+    },
     "a layout that needs more memory and is just as fast was kept": {BETTER: "seconds[place] <= fastest"},
     "place 4 (5 s, 50 GB) is as place 1 in both, and of equals the first one stays": {
         SORTED: "key=lambda place: (gigabytes[place], seconds[place], -place)"
@@ -109,6 +125,9 @@ WRONG["08.7", "alike"] = {
     "stage 0 of [0, ": {"return best[0, 0][1]": "a, b, *c = best[0, 0][1]\n    return [0, a + b, *c]"},
     "s are possible for the slowest one, as with [5, 3, 1]": {"max(here, rest)": "max(here, rest) if stage else here"},
     "the last stage has all that the others left over": {"max(here, rest)": "here + rest"},
+}
+WRONG["08.7", "alike"] |= {
+    "right, but `seconds` is overwritten": {"return best[0, 0][1]": "seconds.pop(0)\n    return best[0, 0][1]"},
 }
 WRONG["08.7", "unlike"] = {
     "the speeds were left out": {"seconds[end - 1] / speeds[stage]": "seconds[end - 1]"},
@@ -138,6 +157,21 @@ WRONG["08.9", "steps"] = {
     "that is where the search ended, not the best layout that it has seen": {"return best": "return now"},
     "price(...) was called 101 times, target 51: keep the price of where you are": {
         "        there = price(other)\n": "        here, there = price(now), price(other)\n"
+    },
+}
+OWN_DICE = "from random import Random\n    mine = Random(5)\n    now = best = start"
+WRONG["08.9", "steps"] |= {
+    "worse layouts were taken, and `random` was never asked whether to: draw every number from `random`": {
+        "now = best = start": OWN_DICE,
+        "random.random()": "mine.random()",
+    },
+    "neighbour(...) was given other dice than `random`": {
+        "now = best = start": OWN_DICE,
+        "neighbour(now, random)": "neighbour(now, mine)",
+    },
+    "with the same dice it went another way the second time: draw every number from `random`": {
+        "now = best = start": "from random import random as by_chance\n    now = best = start",
+        "random.random()": "(random.random() + by_chance()) % 1",
     },
 }
 WRONG["08.9", "search"] = {
@@ -179,6 +213,28 @@ WRONG["08.10", "steps"] = {
     },
     "pp 1 x dp 2, 3 micro-batches, 9 rows: step 1: ": {LAST: "self.seen[name] == 4"},
 }
+WRONG["08.10", "steps"] |= {
+    "; between the replicas nothing was all-reduced: is `average` ever called?": {LAST: "False"},
+}
 WRONG["08.10", "calls"] = {
+    "right gradients, but rank 0 averages nothing before its last backward is over: average in `arrived`": {
+        LAST: "False",
+        "    def arrived": (
+            "    def compute_gradients(self, batch):\n"
+            "        loss = super().compute_gradients(batch)\n"
+            "        for parameter in self.local.parameters.values():\n"
+            "            self.average(parameter)\n"
+            "        return loss\n\n"
+            "    def arrived"
+        ),
+    },
+    "right gradients, but nothing is in the ledger: average by comm": {
+        "    def arrived": (
+            "    def average(self, parameter):\n"
+            "        torch.distributed.all_reduce(parameter.grad, group=self.local.group('dp'))\n"
+            "        parameter.grad /= self.local.size('dp')\n\n"
+            "    def arrived"
+        ),
+    },
     "right gradients, but rank 0 makes 8 all-reduces in a step, target 2: average each tensor once": {LAST: "True"},
 }

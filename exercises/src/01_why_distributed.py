@@ -13,6 +13,10 @@
 # Where there is a number to give, replace `None`. Stuck? `hint("01.1")` gives a small hint, and the next one when you run it
 # again; a cell below has the line, behind a `#`.
 #
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
+#
 # The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
 #
 # In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
@@ -277,7 +281,7 @@ check("01.5", zero_bytes)
 # collectives every rank sends (p-1)/p of the tensor.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
-# each weight of a rank's own shard, and none for the other ranks' weights; in each step, a rank sends 2(p-1)/p of the bf16 weights'
+# each weight of a rank's own shard, and none for the other ranks' weights; in each step, and for that step alone, a rank sends 2(p-1)/p of the bf16 weights'
 # bytes, which is tried where p divides the number of weights.
 
 
@@ -305,7 +309,7 @@ check("01.6", train_zero_1)
 # %% [markdown]
 # ## 01.7
 #
-# *Write · hard · 35 minutes.* **You learn** to find in a layer's code what it costs in memory.
+# *Write · hard · 45 minutes.* **You learn** to find in a layer's code what it costs in memory.
 #
 # What backward must read is kept. On a GPU, a layer of Llama in bf16 does this, with T = batch × sequence tokens:
 #

@@ -14,6 +14,10 @@
 # Are you stuck? `hint("02.1")` gives a small hint, and a further one each time you run it. The cell
 # before 02.1 has that line, behind a `#`; change the number for the other exercises.
 #
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
+#
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they
 # say the same as the check above them.
 #

@@ -14,6 +14,10 @@
 #
 # Are you stuck? `hint("03.1")` gives a small hint, and a further one each time you run it. A cell below has that line, behind a `#`.
 #
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
+#
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
 #
@@ -474,7 +478,7 @@ check("03.8", Repaired)
 # %% [markdown]
 # ## 03.9
 #
-# *Find the bug · hard · 20 minutes.* **You learn** to find a bug that waits for its moment.
+# *Find the bug · hard · 30 minutes.* **You learn** to find a bug that waits for its moment.
 #
 # `Counting` accumulates. It cuts a share into `accumulation` micro-batches and counts the backwards, and every `accumulation`-th of them
 # averages. Run the cells of 03.8 first, because its helpers and `climb` are used again. The bug is a real one, which [transformers
@@ -562,7 +566,7 @@ check("03.9", Counted)
 # %% [markdown]
 # ## 03.10
 #
-# *Write · hard · 35 minutes.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
+# *Write · hard · 50 minutes.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
 # first layers' are still being computed.
 #
 # ```text

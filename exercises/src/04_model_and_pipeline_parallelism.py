@@ -13,6 +13,10 @@
 #
 # Are you stuck? `hint("04.1")` gives a small hint, and a further one each time you run it. A cell below has that line, behind a `#`.
 #
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
+#
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
 #
@@ -241,7 +245,7 @@ check("04.4", gpipe_order)
 # %% [markdown]
 # ## 04.5
 #
-# *Write · hard · 30 minutes.* **You learn** how to hold fewer activations without waiting longer.
+# *Write · hard · 45 minutes.* **You learn** how to hold fewer activations without waiting longer.
 #
 # A rank holds an activation from its forward to its backward. Under GPipe it holds all `m` at once. Under 1F1B it goes backward as soon
 # as a gradient can be there, and from then on it does one forward, one backward. Look at each rank's beginning, and at its end:
@@ -380,7 +384,7 @@ check("04.7", cuts, seed=GRADE_SEED)
 # %% [markdown]
 # ## 04.8
 #
-# *Write · hard · 25 minutes.* **You learn** what zero-bubble schedules are made of.
+# *Write · hard · 45 minutes.* **You learn** what zero-bubble schedules are made of.
 #
 # The backward of a linear layer y = x weightᵀ + bias computes two things. Another rank waits for the first, and nobody waits for the second:
 #

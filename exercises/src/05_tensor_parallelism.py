@@ -3,7 +3,7 @@
 #
 # [Lesson 05](../../notebooks/05_tensor_parallelism.ipynb) shared matrices among ranks. Here you cut them yourself, forward and backward, from
 # a single linear map to the loss, and you hunt two bugs. For 05.6 to 05.8 and for 05.10 do the lesson's *Going deeper* as well. The forward of
-# 05.5 stands there, so try that one before. The ten exercises take about four hours. If you have one, do 05.2, 05.3 and 05.4.
+# 05.5 stands there, so try that one before. The ten exercises take about four and a half hours. If you have one, do 05.2, 05.3 and 05.4.
 
 # %% [markdown]
 # ## How to work
@@ -13,6 +13,10 @@
 # hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
 # Are you stuck? `hint("05.1")` gives a small hint, and a further one each time you run it. A cell above each answer has that line, behind a `#`.
+#
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
@@ -332,7 +336,7 @@ check("05.6", share_heads)
 # %% [markdown]
 # ## 05.7
 #
-# *Write · hard · 30 minutes.* **You learn** to save memory between the matrices and send hardly a byte more.
+# *Write · hard · 50 minutes.* **You learn** to save memory between the matrices and send hardly a byte more.
 #
 # Between two blocks every rank has the same activations, and every rank normalises all of them. That is wasted memory and wasted work.
 # But an all-reduce is a reduce-scatter and then an all-gather. What if we stop after the first half? Each rank has some *positions*
@@ -438,8 +442,9 @@ check("05.8", step, seed=GRADE_SEED)
 # *Find the bug · medium · 25 minutes.* **You learn** to go on climbing after the first repair.
 #
 # A block of a Llama begins with a norm, which every rank has whole. So here the 6-4-2 MLP has a norm in front of it. `Suspect` is its
-# tensor-parallel version, written from memory. The course's `tensor()` has cut the weights of the two layers, and `forward` uses the
-# parts. Two operators do the talking, the lesson's f and g, and autograd knows both of them:
+# tensor-parallel version, written from memory. The course's `tensor()` has cut the weights of the two layers. It has also hung f and g on
+# the layers themselves, so a call of `layer1(x)` or `layer2(x)` would talk to the other ranks. `forward` calls neither: it computes with
+# their parts, by `F.linear`. Two operators do the talking, the lesson's f and g, and autograd knows both of them:
 #
 # | call | forward | backward |
 # | --- | --- | --- |
@@ -553,7 +558,7 @@ def outputs(trainer_class):
 
 
 # %% [markdown]
-# Write `forward` again without the bugs, and write down what you found on the way.
+# Write `forward` again without the bugs, with the parts and the two operators, and write down what you found on the way.
 #
 # **Target:** the gradients and the loss of one device in every step, for any number of ranks. The gradient of `x` counts as well: a layer
 # before the norm would learn from it.
@@ -589,7 +594,7 @@ check("05.9", Repaired)
 # %% [markdown]
 # ## 05.10
 #
-# *Find the bug · hard · 30 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
+# *Find the bug · hard · 45 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
 #
 # `Spread` trains a small Llama with sequence parallelism, so between the blocks each rank has some positions. The course's
 # `tensor(sequence_parallel="keep")` has cut the model. `self.engine.ends` computes the loss of the

@@ -14,6 +14,10 @@
 #
 # Are you stuck? `hint("06.1")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
 #
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
+#
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
 #
@@ -179,7 +183,8 @@ check("06.2", Padded)
 # In this exercise the weights are one flat row already, cut as in 06.1.
 #
 # **Target:** the weights of one device after all steps, on every rank. The optimizer gets this rank's piece and nothing else. Each step
-# makes one reduce-scatter, one all-reduce of a single number, and one all-gather, because the next forward of a real training needs all weights.
+# makes one reduce-scatter, one all-reduce of a single number, and one all-gather. In a real training a step's gradients come from the weights of
+# the step before, so no step may borrow from a later one.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -549,7 +554,8 @@ def climb(unit, shards=2, rungs=RUNGS, steps=3):
 # Write down in `diagnosis` the rung, as `climb` names it, and the ratio of the ranks to one device, as a number. Find the line that makes this ratio,
 # and write its method again in `Repaired`, below `diagnosis`; the other methods are inherited. Try your repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
 #
-# **Target:** the gradients of one device, on any number of ranks, however many of them share a row.
+# **Target:** the gradients of one device, on any number of ranks, however many of them share a row. A row is reduce-scattered once in
+# `inside`, and only a piece is all-reduced in `across`: no rank sends more bytes than that.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -574,7 +580,7 @@ check("06.9", Repaired)
 # %% [markdown]
 # ## 06.10
 #
-# *Find the bug · hard · 30 minutes.* **You learn** to save a gather where it is safe, and to see where it is not.
+# *Find the bug · hard · 45 minutes.* **You learn** to save a gather where it is safe, and to see where it is not.
 #
 # The last layer of a model is the first one that backward needs. To free it after forward, and to gather it again at once, is a waste.
 # [torchtitan](https://github.com/pytorch/torchtitan), PyTorch's own training code, leaves its last norm and head whole for that reason. `Saving`

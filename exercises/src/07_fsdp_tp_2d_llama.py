@@ -13,6 +13,9 @@
 #
 # Are you stuck? `hint("07.1")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
 #
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change.
+#
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
 #
@@ -270,7 +273,7 @@ check("07.5", layout, seed=GRADE_SEED)
 # %% [markdown]
 # ## 07.6
 #
-# *Find the bug · hard · 30 minutes.* **You learn** to count every number of a model once, wherever it lies.
+# *Find the bug · hard · 45 minutes.* **You learn** to count every number of a model once, wherever it lies.
 #
 # If the norm of all gradients is above `max_norm`, they are scaled down. On a mesh no rank has all of them, so ranks add up squares. Below,
 # a trainer of the course is cut by tensor parallelism and then by FSDP, and `squares` says what is added up.
@@ -472,7 +475,7 @@ check("07.7", Fair)
 # %% [markdown]
 # ## 07.8
 #
-# *Write · hard · 30 minutes.* **You learn** to load a checkpoint that no rank could hold.
+# *Write · hard · 50 minutes.* **You learn** to load a checkpoint that no rank could hold.
 #
 # A weight of a large model lies in a file, and each rank needs its part of it. Reading the whole and then cutting takes the
 # memory of the whole, on all ranks at once. But a file of safetensors can be read in boxes:
@@ -515,7 +518,7 @@ check("07.8", load)
 # %% [markdown]
 # ## 07.9
 #
-# *Find the bug · hard · 25 minutes.* **You learn** to climb with a trainer that somebody else has written and released.
+# *Find the bug · hard · 45 minutes.* **You learn** to climb with a trainer that somebody else has written and released.
 #
 # In October 2024 `transformers` was mended: a batch that is accumulated in parts divides each part's loss by the targets of *all* its
 # parts. Soon somebody with several processes reported that something was still wrong. Below is how such a release trains, much

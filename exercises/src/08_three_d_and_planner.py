@@ -13,6 +13,10 @@
 #
 # Are you stuck? `hint("08.1")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
 #
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
+#
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
 #
@@ -255,7 +259,7 @@ check("08.4", shares, seed=GRADE_SEED)
 # The first five cost a division at most. `gigabytes` is a whole formula, so ask it only about a layout that breaks no other rule.
 #
 # **Target:** all layouts that are possible, in whichever order, and how many each rule has thrown out. A layout that breaks several rules
-# counts at the first of them, in the order of the table.
+# counts at the first of them, in the order of the table, and a rule that has thrown out nothing has a count of 0.
 
 
 # %% nbgrader={"grade": false, "grade_id": "08-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -335,7 +339,7 @@ check("08.6", front)
 # %% [markdown]
 # ## 08.7
 #
-# *Write · hard · 35 minutes.* **You learn** to find the best of more cuts than anybody could try.
+# *Write · hard · 50 minutes.* **You learn** to find the best of more cuts than anybody could try.
 #
 # Layers are not alike. An embedding takes hardly any time, the head takes as long as some layers, and some layers are larger than others.
 # GPUs are not always alike either. Give each stage some neighbouring layers, so that the *slowest* stage is as fast as possible, since
@@ -456,7 +460,7 @@ if goodput is not None:
 # %% [markdown]
 # ## 08.9
 #
-# *Write · hard · 30 minutes.* **You learn** why a search must sometimes take a worse step. Here all prices are known, so a search can be judged.
+# *Write · hard · 45 minutes.* **You learn** why a search must sometimes take a worse step. Here all prices are known, so a search can be judged.
 #
 # Here are nearly eight thousand layouts of a Llama of 8 billion parameters on 128 GPUs. Each has seven numbers, from `tp` to the stages of
 # a rank, and the closed form knows its step time. You stand at the worst one that is possible, and in one step you may look at one *neighbour*, which
@@ -471,7 +475,7 @@ if goodput is not None:
 # is taken. The temperature falls step by step, and at the end it is so cold that the search only goes down.
 #
 # **Target:** the best layout that was seen. In at least 8 of 12 runs, each with other dice, it must be the best of all layouts. Ask `price` once in each
-# step, and once at the beginning.
+# step, and once at the beginning. Every number that is left to chance comes from `random`, so that the same dice make the same search.
 
 
 # %% nbgrader={"grade": false, "grade_id": "08-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -503,7 +507,7 @@ check("08.9", anneal)
 # %% [markdown]
 # ## 08.10
 #
-# *Find the bug · hard · 30 minutes.* **You learn** when replicas may average, if a pipeline stands in each of them.
+# *Find the bug · hard · 45 minutes.* **You learn** when replicas may average, if a pipeline stands in each of them.
 #
 # Four ranks stand on pp 2 by dp 2. Somebody wants to overlap: as soon as a gradient arrives, average it with the other replica, while
 # the pipeline goes on. `arrived` is called each time when the backward of a micro-batch has added to a parameter's gradient.
@@ -612,7 +616,8 @@ def apart(trainer_class):
 # Write down the name of the first rung that fails, as `climb` prints it, and of how many of a step's four micro-batches the gradients are
 # averaged. Then write `arrived` again.
 #
-# **Target:** the gradients of one device, with one average of each parameter in a step. Try it with `climb(Repaired)` and `apart(Repaired)`.
+# **Target:** the gradients of one device, with one average of each parameter in a step, made in `arrived` and not after the step, since
+# only then it can overlap. Try it with `climb(Repaired)` and `apart(Repaired)`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "08-10", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from types import CodeType, FunctionType
+from typing import Any
 
 from course_lib.ranks.report import RankError
 
@@ -14,11 +16,15 @@ _LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\
 _COLLECTIVE = re.compile(r"waits? in \w+ #\d+")
 _NO_MEMORY = "out of bounds for storage of size 0"
 _FREED = "; memory that was given back is read: a unit was freed too early, or not gathered again"
+_NO_SUCH_PART = (
+    "; torch.chunk may give fewer parts than it is asked for: of 5 rows 4 ranks get 2, 2 and 1, and there is no fourth "
+    "part. What has such a rank?"
+)
 _NO_LEAF = "; what `comm` returns has no history: make it a new leaf with `.requires_grad_()`"
 _NO_HISTORY = "; backward starts at a tensor without history: was it detached? Only what is sent needs none"
 
 
-def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str:
+def ended_badly(error: RankError, key: str, answer: Any, *, row: tuple[int, ...] = ()) -> str:
     """What a hang, a crash or an exception in exercise `key` tells; `row` is the shape of one row of its tensors."""
     text = error.reason
     unwritten = _UNWRITTEN.search(text)
@@ -28,7 +34,20 @@ def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str
         return NOT_YET
     lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
     advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_error(text, row)
+    if "IndexError: tuple index" in text and "chunk" in _names_in(answer):
+        advice = _NO_SUCH_PART
     return f"{lead}: {text}{advice}"
+
+
+def _names_in(answer: Any) -> set[str]:
+    """The names of methods and globals in a function, in all functions inside it, or in a class's methods."""
+    found = [getattr(one, "__func__", one) for one in (vars(answer).values() if isinstance(answer, type) else [answer])]
+    codes, names = [one.__code__ for one in found if isinstance(one, FunctionType)], set[str]()
+    while codes:
+        code = codes.pop()
+        names |= {*code.co_names}
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+    return names
 
 
 def _advice_on_hang(text: str) -> str:

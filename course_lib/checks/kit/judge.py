@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -50,10 +49,9 @@ class _Given(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """What a rank's call returned, and whether it changed its own input."""
+    """What a rank's call returned; of what is no tensor, the type's name."""
 
     result: Any
-    input_changed: bool
 
 
 def write_exercise(
@@ -75,11 +73,9 @@ def write_exercise(
 def _attempt(function: Callable[..., Any], start: _Given) -> _Report:
     """Runs on a rank."""
     given = start.arguments(start.case, start.seed, dist.get_rank())
-    before = [value.clone() if isinstance(value, Tensor) else None for value in given]
     ledger.clear()
     result = function(*given)
-    changed = any(copy is not None and not torch.equal(copy, now) for copy, now in zip(before, given, strict=True))
-    return _Report(result.detach().clone() if isinstance(result, Tensor) else type(result).__name__, changed)
+    return _Report(result.detach().clone() if isinstance(result, Tensor) else type(result).__name__)
 
 
 def _judge(tensors: _Tensors, case: Case, given: _Given, reports: tuple[_Report, ...], book: Ledger) -> str | None:
@@ -87,7 +83,6 @@ def _judge(tensors: _Tensors, case: Case, given: _Given, reports: tuple[_Report,
     reason = (
         _wrong_form(tensors, case, reports)
         or _wrong_values(tensors, case, reports, tensors.puzzle(case, given.seed), book)
-        or _input_changed(reports)
         or _wrong_means(tensors, case, book)
         or (_too_much(tensors, case, book) if case.traffic else None)
     )
@@ -122,16 +117,6 @@ def _wrong_form(tensors: _Tensors, case: Case, reports: tuple[_Report, ...]) -> 
             strange = "nan" if report.result.isnan().any() else "inf"
             return f"rank {rank} holds {strange}: a division by zero, or memory that was never filled?"
     return None
-
-
-def _input_changed(reports: tuple[_Report, ...]) -> str | None:
-    changed = [rank for rank, report in enumerate(reports) if report.input_changed]
-    if not changed:
-        return None
-    return (
-        f"right result, but rank {changed[0]}'s own input was overwritten, and another part of the program "
-        "may still need it: start from x.clone()"
-    )
 
 
 def _wrong_means(tensors: _Tensors, case: Case, book: Ledger) -> str | None:

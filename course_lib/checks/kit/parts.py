@@ -17,6 +17,7 @@ from torch import Tensor
 
 from course_lib.checks.kit.form import another, wrong_form
 from course_lib.checks.kit.gradients import differing
+from course_lib.checks.kit.left_over import picture
 from course_lib.checks.kit.probe import ProbeExercise, Slips
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.said import plural, wrong_kind, wrong_means
@@ -83,7 +84,7 @@ class Report(NamedTuple):
 
     results: tuple[Tensor | str, ...]
     together: str  # the type's name if there are not several results
-    changed: bool  # an argument
+    changed: bool  # what the objects of a class were given
     multiplications: int
     normalised: int  # rows
     notes: Mapping[str, int] = {}
@@ -184,7 +185,7 @@ def _attempt(function: Callable[..., Any], given: Parts) -> Report:
             result = given.drive(function, *arguments, *more)
     result, notes = result if isinstance(result, Noted) else (result, {})
     kept = list(ledger.current())
-    changed = any(isinstance(x, Tensor) and not torch.equal(x, y) for x, y in zip(mine, arguments, strict=True))
+    changed = isinstance(function, type) and picture(mine) != picture(arguments)
     ledger.clear()
     ledger.current().extend(kept)
     if not isinstance(result, tuple | list):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from course_lib.checks.kit.alone import DO_NOT_FIT, who_calls_otherwise
 from course_lib.checks.kit.endings import ended_badly
+from course_lib.checks.kit.left_over import LeftOver, probed, why_not_clean
 from course_lib.checks.kit.runner import Trial, drop_pool, run_call
+from course_lib.checks.kit.said import besides
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
@@ -57,18 +60,37 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
     given = exercise.inputs(case, seed)
     if exercise.warm_up is not None:
         run_call(exercise.warm_up, (), case.world_size, timeout=START_LIMIT_S)
-    trial = run_call(exercise.probe, (function, given), case.world_size, timeout=timeout)
+    trial, left = _tried(exercise, function, given, case, timeout)
     if trial.error is not None and (other := exercise.instead(case, seed, trial.error)) is not None:
-        given, trial = other, run_call(exercise.probe, (function, other), case.world_size, timeout=timeout)
+        given, (trial, left) = other, _tried(exercise, function, other, case, timeout)
     if trial.error is not None:
-        text = ended_badly(trial.error, exercise.key, row=getattr(case, "row", ()))
-        if case.world_size == 1:
-            text = re.sub(r"rank 0 died (.*?)\((its process ended.*?)\)", r"\2 \1", text).replace("rank 0 ", "it ")
-        return text if "not written yet" in text else f"{case}: {text}"
-    if unmatched(trial.events):
+        return _why_it_ended(exercise, function, given, case, trial.error)
+    reason, untidy = _refused(exercise, case, given, trial), why_not_clean(left) or unmatched(trial.events) or ""
+    if reason:
+        told = _slip_like(exercise, case, seed, given, trial) or reason
+        return besides(told, untidy) if any(one.overwritten for one in left) else told
+    return f"{case}: right, but {untidy}" if untidy else None
+
+
+def _tried(
+    exercise: ProbeExercise, answer: Any, given: Any, case: Run, timeout: float
+) -> tuple[Trial, tuple[LeftOver, ...]]:
+    """One run of the probe, and by rank what the answer left behind."""
+    trial = run_call(probed, (answer, exercise.probe, given), case.world_size, timeout=timeout)
+    left = tuple(one for _, one in trial.reports)
+    if unmatched(trial.events) or any(one.unfinished for one in left):
         drop_pool(case.world_size)  # a message of this run must not reach the next one
-    reason = _refused(exercise, case, given, trial)
-    return (_slip_like(exercise, case, seed, given, trial) or reason) if reason else None
+    return replace(trial, reports=tuple(report for report, _ in trial.reports)), left
+
+
+def _why_it_ended(exercise: ProbeExercise, answer: Any, given: Any, case: Run, error: RankError) -> str:
+    """What is said of a hang, a crash or an exception."""
+    text = ended_badly(error, exercise.key, answer, row=getattr(case, "row", ()))
+    if DO_NOT_FIT in text and (who := who_calls_otherwise(answer, exercise.probe, given, case.world_size)):
+        text = f"{text.split(': ValueError: ')[0]}: {who}. A collective is for all ranks of its group"
+    if case.world_size == 1:
+        text = re.sub(r"rank 0 died (.*?)\((its process ended.*?)\)", r"\2 \1", text).replace("rank 0 ", "it ")
+    return text if "not written yet" in text else f"{case}: {text}"
 
 
 def _refused(exercise: ProbeExercise, case: Run, given: Any, trial: Trial) -> str | None:
@@ -108,9 +130,7 @@ def _of_slip(exercise: ProbeExercise, program: Callable[..., Any], case: Run, se
     place = (exercise.key, program, case, seed)
     if place not in _of_slips:
         given = exercise.inputs(case, seed)
-        trial = run_call(exercise.probe, (program, given), case.world_size, timeout=_SLIP_LIMIT_S)
-        if unmatched(trial.events):
-            drop_pool(case.world_size)
+        trial, _ = _tried(exercise, program, given, case, _SLIP_LIMIT_S)
         if trial.error is not None:
             return _Left(None, refused=True)
         _of_slips[place] = _Left(exercise.left(case, given, trial), bool(_refused(exercise, case, given, trial)))

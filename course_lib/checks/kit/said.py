@@ -27,6 +27,15 @@ def wrong_kind(returned: str, wanted: str) -> str:
     return f"returned {returned}, not {wanted}{': is there a return on every path?' * returned.startswith('None')}"
 
 
+def besides(reason: str, more: str) -> str:
+    """Two things that are wrong, in two sentences.
+
+    >>> besides("is it cut?", "it is late")
+    'is it cut? Besides, it is late'
+    """
+    return f"{reason}{'' if reason.endswith('?') else '.'} Besides, {more}"
+
+
 def by_the_library(name: str) -> str | None:
     """A right result that an answer of the library's own gave; None if none was called."""
     return f"right, but by {name}: this exercise asks you to write it" if name else None

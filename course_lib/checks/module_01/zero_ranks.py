@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +15,7 @@ from course_lib.checks.kit.lasting import Lasting
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind, wrong_means
 from course_lib.checks.kit.spec import BF16, FP32, Level
+from course_lib.checks.kit.turns import Turns, not_in_each_step
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.collectives import comm_time
@@ -48,13 +49,13 @@ class RanksRun(NamedTuple):
 
 
 class ZeroRank(NamedTuple):
-    """One rank: what it returned, the bytes that its optimizers hold, and whether its weights were overwritten."""
+    """One rank: what it returned, and the bytes that its optimizers hold."""
 
     result: Any
     kept_bytes: int
     holds_a_view: bool  # of more than it needs
     beside_bytes: int  # of whole fp32 copies that no optimizer holds
-    input_changed: bool
+    turns: Mapping[str, int]  # when it talked
 
 
 def draw(case: Training, seed: int) -> RanksRun:
@@ -77,11 +78,12 @@ def train(function: Callable[..., Any], run: RanksRun) -> ZeroRank:
     """Runs on a rank: give the answer its weights, its own gradients, and an optimizer whose bytes are counted."""
     rank, mine = dist.get_rank(), run.weights.clone()
     made: list[torch.optim.AdamW] = []
-    copies = Lasting(len(mine), torch.float32)
+    copies, turns = Lasting(len(mine), torch.float32), Turns()
 
     def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.AdamW:
         made.append(torch.optim.AdamW(parameters, **_ADAMW))  # type: ignore[arg-type]
         made[-1].register_step_pre_hook(lambda *_: copies.step())
+        turns.watch(made[-1])
         return made[-1]
 
     ledger.clear()
@@ -91,7 +93,7 @@ def train(function: Callable[..., Any], run: RanksRun) -> ZeroRank:
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in held)}
     holds_a_view = any(tensor.untyped_storage().nbytes() > tensor.nbytes for tensor in held)
     beside = [nbytes for address, nbytes in copies.nbytes.items() if address not in storages]
-    return ZeroRank(kept, sum(storages.values()), holds_a_view, sum(beside), not torch.equal(mine, run.weights))
+    return ZeroRank(kept, sum(storages.values()), holds_a_view, sum(beside), turns.notes())
 
 
 def _held(optimizer: torch.optim.AdamW) -> list[Tensor]:
@@ -104,14 +106,12 @@ def _held(optimizer: torch.optim.AdamW) -> list[Tensor]:
 def _verdict(case: Training, run: RanksRun, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """Values, then who kept what, then the traffic."""
     reason = _wrong_form(case, reports) or _wrong_values(run, [report.result for report in reports])
-    if reason is None and any(report.input_changed for report in reports):
-        reason = "right weights, but the input was overwritten: start from a copy"
     if reason is None:
         reason = wrong_means(book, "comm's collectives, not torch.distributed's own")
     if reason is None and case.look == "memory":
         reason = _kept_too_much(case, reports)
     if reason is None and case.look == "bytes":
-        reason = _wrong_traffic(case, book)
+        reason = _wrong_traffic(case, book) or _not_in_each_step(case, reports)
     return f"{case}: {reason}" if reason else None
 
 
@@ -212,6 +212,11 @@ def _sent_too_little(sent: int, target: int) -> str | None:
         return None
     found = f"values right, bytes {times(sent / target)} the target: {sent} B sent by all ranks, target {target}"
     return f"{found}; when does the next forward pass get its weights? In training every step needs them whole"
+
+
+def _not_in_each_step(case: Training, reports: Sequence[ZeroRank]) -> str | None:
+    when = not_in_each_step(reports[0].turns, case.steps)
+    return f"values right, {when}" if when else None
 
 
 def _traffic(case: Training) -> CommTime:

@@ -41,12 +41,11 @@ Given = tuple[list[int], int, int]  # the answer's arguments: costs, p, m
 
 
 class CutReport(NamedTuple):
-    """The numbers of layers that the answer gave, or what else it was; its step; what it called, and changed."""
+    """The numbers of layers that the answer gave, or what else it was; its step; what it called."""
 
     sizes: list[Any] | str
     step: float | None
     library: str
-    changed: bool = False
 
 
 def _draw(case: Layers, seed: int) -> Given:
@@ -55,9 +54,8 @@ def _draw(case: Layers, seed: int) -> Given:
 
 def attempt(function: Callable[..., Any], given: Given) -> CutReport:
     """Runs on a rank."""
-    costs = list(given[0])
-    result, library = watched(function, (costs, *given[1:]))
-    return CutReport(*_taken_apart(result), library, costs != given[0])
+    result, library = watched(function, given)
+    return CutReport(*_taken_apart(result), library)
 
 
 def _taken_apart(result: Any) -> tuple[list[Any] | str, float | None]:
@@ -77,13 +75,10 @@ def _plain(size: Any) -> Any:
 
 def verdict(case: Layers, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """A cut at all, then its slowest stage, then how long the step is with these stages."""
-    (sizes, step, library, changed), (costs, p, m) = reports[0], given
+    (sizes, step, library), (costs, p, m) = reports[0], given
     shown = f" ({', '.join(map(str, costs))})" if len(costs) <= _MOST_SHOWN else ""
     reason = _no_cut(sizes, costs, p) or (_too_slow(sizes, costs, p) if m > 1 else None)
     reason = reason or _wrong_step(step, _stage_costs(sizes, costs), m)
-    if changed:  # first: what is cut may be the list as it was changed
-        right = "right numbers, but " * (reason is None)
-        reason = f"{right}your function changed the list `costs`, which is the caller's: work on a copy"
     reason = reason or by_the_library(library)
     return f"{case}{shown}: {reason}" if reason else None
 

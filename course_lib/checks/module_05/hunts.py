@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise, rows_of_steps
 from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
-from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.said import besides, import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
@@ -38,6 +38,10 @@ _WORDS: Mapping[Kind, str] = {
 _COURSE_SUMS = (
     "right gradients, but the course's trainer added them up, in local.partial_sums(), as its own compute_gradients "
     "does. Call super().compute_gradients(batch), which is Spread's, and write the sum after it with comm"
+)
+_TALKS_ITSELF = (
+    "a layer was called, and what tensor() has hung on it talks to the other ranks by itself. Here self.operators does "
+    "that: compute with layer.weight and layer.bias, as Suspect does"
 )
 _LLAMA = ModelConfig(
     name="small", hidden_size=12, n_layers=2, n_heads=6, n_kv_heads=6, ffn_size=10, vocab_size=17, tied=False
@@ -80,6 +84,7 @@ class Hunted(NamedTuple):
     diagnosis: Any
     steps: list[MendedStep]
     course_sums: bool
+    layers_called: bool = False
 
 
 def step_by_step(causes: Sequence[Cause], *, own_sums: bool = False) -> Wrong:
@@ -88,6 +93,8 @@ def step_by_step(causes: Sequence[Cause], *, own_sums: bool = False) -> Wrong:
     def wrong(given: Given, reports: Sequence[Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
         case = given.case
         reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
+        if any(report.layers_called for report in reports):
+            reason = besides(reason, _TALKS_ITSELF) if reason else f"right gradients, but {_TALKS_ITSELF}"
         if own_sums and not reason and any(report.course_sums for report in reports):
             reason = _COURSE_SUMS
         return reason or (_too_many_sums(case, book) if case.look else None)
@@ -144,9 +151,12 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Hunted:
         alone, trainer = Trainer(copy.deepcopy(model), config), answer(model, config)
         if case.diagnosis:
             return Hunted(trainer.diagnosis(), [], course_sums=False)
+        called: list[nn.Module] = []
+        for layer in (model.layer1, model.layer2) if isinstance(model, _Normed) else ():
+            layer.register_forward_pre_hook(lambda layer, inputs: called.append(layer))
         with patch.object(trainer.local, "partial_sums", wraps=trainer.local.partial_sums) as sums:
             found = [step_beside(trainer, alone, batch, of_inputs=not _is_text(case.model)) for batch in given.batches]
-    return Hunted(None, found, sums.called)
+    return Hunted(None, found, sums.called, bool(called))
 
 
 hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, warm_up=_warm_up)

@@ -44,7 +44,7 @@ _HYBRID = hunt(
         name="the ratio on 4 ranks, 2 of which share a row",
         way_out="the error says how many times one device's gradient it is",
     ),
-    wrong=step_by_step(_CAUSES),
+    wrong=step_by_step(_CAUSES, within=True),
     levels={
         "diagnosis": Level(
             points=1,
@@ -56,7 +56,7 @@ _HYBRID = hunt(
             points=3,
             again=True,
             cases=(Hunt(world_size=4, shards=2), Hunt(world_size=4, model="deep"), Hunt(world_size=4, shards=1)),
-            praise="one device's gradients, however many ranks share a row",
+            praise="one device's gradients, however many ranks share a row, and only pieces go from copy to copy",
         ),
         "edges": Level(
             points=1,

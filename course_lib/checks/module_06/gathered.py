@@ -177,11 +177,13 @@ _ONLY_WHILE = parts_exercise(
         ),
     },
     hints=(
-        "comm.all_gather(piece, length=shape[0] * shape[1]).view(shape) is the weight. y = x @ weight.T.",
-        "What backward needs is saved in forward by ctx.save_for_backward(...): x and the piece. ctx.shape = shape "
-        "keeps the rest. In backward x, piece = ctx.saved_tensors.",
-        "In backward the weight is gathered again. x's gradient is gradient @ weight, the weight's is gradient.T @ x.",
-        "Each rank has the whole weight's gradient, of its own rows. comm.reduce_scatter of it, flattened and divided "
-        "by the number of ranks, is the piece's. For shape, which has no gradient, return None.",
+        "What must backward know of forward? Two tensors, and one of them is small on purpose. Save these by "
+        "ctx.save_for_backward(...), and what is no tensor as an attribute of ctx.",
+        "Pieces may differ by one number, so comm.all_gather has to be told the length of the whole row. How long is "
+        "it, and in which shape do you need it?",
+        "Backward multiplies by the weight too, and nobody has kept it. After that it is one device's: write down the "
+        "two gradients of y = x @ weight.T, with their shapes.",
+        "Each rank now has a whole gradient of the weight, of its own rows, and wants one piece of the average. Which "
+        "collective adds up and hands out pieces, and what does it not do?",
     ),
 )

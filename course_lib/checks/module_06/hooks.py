@@ -22,9 +22,10 @@ from course_lib.models.mlp import MLP
 
 PARAMETERS = ("layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias")
 _ONLY_THE_FIRST_CAME = [False, False, False, True]  # backward begins at the end
+_LOOKED_UP_TOO_LATE = ("size", "NoneType")  # another piece, or another parameter, whose gradient has gone
 _LOOPED = (
-    "another parameter's piece? In a loop a function looks up its variables when it is called, and then they are the "
-    "last ones: def f(p, piece=piece)"
+    "the first gradient that came was reduced, and now the hook looks at another parameter or its piece: in a loop a "
+    "function looks up its variables when it is called, and then they are the last ones: def f(p, piece=piece)"
 )
 NAMES = tuple(f"the gradient of {name}'s piece" for name in PARAMETERS)
 
@@ -92,8 +93,9 @@ def _drive(answer: Callable[..., Any], state: dict[str, Tensor], inputs: Tensor,
     for loss in _losses(model, inputs, targets):
         try:
             loss.backward()
-        except RuntimeError as error:
-            if "size" in str(error) and [piece.grad is not None for piece in pieces] == _ONLY_THE_FIRST_CAME:
+        except (AttributeError, RuntimeError, TypeError) as error:
+            fits = any(word in str(error) for word in _LOOKED_UP_TOO_LATE)
+            if fits and [piece.grad is not None for piece in pieces] == _ONLY_THE_FIRST_CAME:
                 error.args = (f"{error}; {_LOOPED}",)
             raise
     return Noted(tuple(piece.grad for piece in pieces), {"whole": most})

@@ -18,11 +18,12 @@ from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
-from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.spec import FP64, Level
 from course_lib.checks.kit.step import Cause, possible
 from course_lib.checks.module_06.small import InUnits
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
+from course_lib.costs.comm.collectives import comm_time
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 
@@ -64,8 +65,13 @@ class Hunted(NamedTuple):
     whole: list[str]
 
 
-def step_by_step(causes: Sequence[Cause], gathers: Callable[[int], int] = lambda units: 2 * units) -> Wrong:
-    """Judges units beside one device; `gathers` of the number of units are enough for a step."""
+def step_by_step(
+    causes: Sequence[Cause], gathers: Callable[[int], int] = lambda units: 2 * units, within: bool = False
+) -> Wrong:
+    """Judges units beside one device; `gathers` of the number of units are enough for a step.
+
+    `within`: rows are reduced among the ranks that share them, and between copies a piece travels alone.
+    """
 
     def wrong(given: Given, reports: Sequence[Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
         case = given.case
@@ -75,7 +81,7 @@ def step_by_step(causes: Sequence[Cause], gathers: Callable[[int], int] = lambda
         if case.look and not reason:
             target = case.micro_batches * gathers(_UNITS[case.model])
             reason = _left_whole(reports) or _wrong_calls(case, book, target)
-        return reason
+        return reason or (_too_many_bytes(case, given.seed, book) if within else None)
 
     return wrong
 
@@ -95,6 +101,23 @@ def _wrong_calls(case: Hunt, book: Ledger, target: int) -> str | None:
     if calls < target:
         return f"{found}: another unit than the last one stays whole between its forward and its backward"
     return f"{found}: the last unit need not be gathered again for backward, for nothing came in between"
+
+
+def _too_many_bytes(case: Hunt, seed: int, book: Ledger) -> str | None:
+    """For all gradients of a step: a ring reduce-scatter of each row, and a ring all-reduce of a piece among copies."""
+    share = case.shards or case.world_size
+    layers = models.build(case.model, seed, torch.float64).children()
+    rows = [n for one in layers if (n := sum(p.numel() for p in one.parameters()))]
+    asked = [("reduce_scatter", share, n) for n in rows]
+    asked += [("all_reduce", case.world_size // share, -(-n // share)) for n in rows]
+    costs = (comm_time(name, "ring", world_size=p, length=n, itemsize=FP64) for name, p, n in asked)
+    target = case.steps * case.micro_batches * sum(max(cost.sent_bytes) for cost in costs)
+    sent = [book.of(name) for name in ("reduce_scatter", "all_reduce")]
+    got = max(sum(one.bytes_sent(rank) for one in sent) for rank in range(case.world_size))
+    if got <= target:
+        return None
+    found = f"right gradients, but a rank sends {got} bytes for them in {plural(case.steps, 'step')}, target {target}"
+    return f"{found}: reduce-scatter a row in `inside`, and all-reduce in `across` the piece alone"
 
 
 def _warm_up() -> None:

@@ -17,6 +17,7 @@ from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, gen
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import OF_SECOND_DIVISION, Cause
+from course_lib.checks.kit.turns import Turns, not_in_each_step
 
 NAMES = ("the row of weights", "the last norm before clipping")
 # Gradients are so large that 1e-6 more in a norm, as PyTorch adds it, is less than rounding; so is Adam's own eps.
@@ -72,16 +73,18 @@ def _alone(weights: Tensor, averages: Sequence[Tensor], max_norm: float) -> tupl
 def _drive(answer: Callable[..., Any], weights: Tensor, gradients: Tensor, max_norm: float) -> Any:
     """Runs on a rank: count what the optimizers hold."""
     made: list[torch.optim.AdamW] = []
+    turns = Turns()
 
     def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.AdamW:
         made.append(_adamw(parameters))
+        turns.watch(made[-1])
         return made[-1]
 
     found = answer(weights, list(gradients), make_optimizer, max_norm)
     if not isinstance(found, tuple | list):
         return found
     held = sum(p.numel() for one in made for group in one.param_groups for p in group["params"])
-    return Noted(tuple(found), {"held": held})
+    return Noted(tuple(found), {"held": held, **turns.notes()})
 
 
 def _average(gradient: Tensor) -> Tensor:
@@ -129,7 +132,10 @@ def _only_mine(piece: Tensor, old: Tensor) -> Tensor:
     return new
 
 
-def _held_too_much(case: Training, reports: Sequence[Report]) -> str | None:
+def _noted(case: Training, reports: Sequence[Report]) -> str | None:
+    """What the optimizers hold, and when the ranks talked; one alone need not talk."""
+    if case.look and case.world_size > 1 and (when := not_in_each_step(reports[0].notes, case.steps)):
+        return f"right weights, {when}"
     if not case.memory:
         return None
     for rank, report in enumerate(reports):
@@ -215,7 +221,7 @@ _ZERO_1 = parts_exercise(
         ),
         "only the last step was taken": partial(_zero, only_last=True),
     },
-    advice=Advice(causes={NAMES[1]: (_SUMMED, OF_SECOND_DIVISION)}, traffic=_traffic, noted=_held_too_much),
+    advice=Advice(causes={NAMES[1]: (_SUMMED, OF_SECOND_DIVISION)}, traffic=_traffic, noted=_noted),
     warm_up=import_optimizers,
     levels={
         "weights": Level(
@@ -245,12 +251,13 @@ _ZERO_1 = parts_exercise(
         ),
     },
     hints=(
-        "Before the steps: piece = torch.nn.Parameter(weights.tensor_split(p)[rank].clone()), and make_optimizer gets "
-        "[piece] alone.",
-        "In each step comm.reduce_scatter(gradient) gives this rank the sum of its piece. Divided by p it goes into "
-        "piece.grad.",
-        "A norm is the root of a sum of squares. Each rank has the squares of its piece: "
-        "comm.all_reduce(piece.grad.square().sum().reshape(1)) adds up all of them.",
-        "After optimizer.step() the others need the new piece: comm.all_gather(piece.detach(), length=len(weights)).",
+        "Adam remembers two moments of what it trains, from step to step. What should it train on this rank, and when "
+        "must it be made? What it trains is a torch.nn.Parameter with memory of its own.",
+        "A rank updates one piece, so it needs one piece of the average. Which collective adds up and hands out "
+        "pieces? It adds: what is left to do?",
+        "The norm is the root of the sum of all squares. Each number of the average lies on exactly one rank. So which "
+        "single number does each rank have to say?",
+        "Clip between the sum and the step. After the step each rank has one new piece and p - 1 old ones: who has the "
+        "others, and how does comm.all_gather learn how long the whole is?",
     ),
 )

@@ -123,12 +123,19 @@ def _other_norms(trainer: Trainer) -> Mapping[str, float]:
         others = [row for place, row in rows if all(place[axis] == at[axis] for axis in place if axis not in axes)]
         return sum(square for row in others for name, square in row.items() if copies or name not in whole) ** 0.5
 
+    once = [[square for name, square in row.items() if name not in whole or place["tp"] == 0] for place, row in rows]
+    norms = sum(square**0.5 for row in once for square in row)
+    of_ranks = sum(sum(row) ** 0.5 for row in once)
     return {
         "those are the squares of this rank's own numbers": root(),
         "squares were added up along dp alone: the ranks along tp have other parts of the same matrices": root("dp"),
         "squares were added up along tp alone: the ranks along dp have other pieces": root("tp"),
         "what tp leaves whole counts once from every rank along tp": root("dp", "tp"),
         "what tp leaves whole is missing": root("dp", "tp", copies=False),
+        "the parameters' norms were added up. Squares add up, norms do not": norms**0.5,
+        "the parameters' norms were added up, and then squared. Squares add up, norms do not": norms,
+        "the ranks' norms were added up. Squares add up, norms do not": of_ranks**0.5,
+        "the ranks' norms were added up, and then squared. Squares add up, norms do not": of_ranks,
     }
 
 

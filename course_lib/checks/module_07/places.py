@@ -183,9 +183,13 @@ _PLACES = calls_exercise(
         ),
     },
     hints=(
-        "Take one weight. weight.tensor_split(tp, dim)[j] is what tp leaves this rank of it.",
-        "cuts[name] may be None. Then every rank along tp has the whole weight.",
-        "torch.cat([part.flatten() for part in parts]) is this rank's row of the unit.",
-        "The ranks along dp have the same row, and share it out: row.tensor_split(dp)[i].",
+        "Two cuts, one after the other. Which one is made first, and does the second one see the whole weights or what "
+        "the first has left?",
+        "Look at the picture: its two upper rows of numbers are what tp 1 has of the weight and of the bias. How would "
+        "torch.tensor_split cut these, and what if tp leaves a weight whole?",
+        "FSDP does not cut tensor by tensor. It lays what is left of them into one row, in their order, row by row of "
+        "each. The picture's bar stands where one ends and the next begins.",
+        "That row is the same for all ranks along dp, and each has a share of it. Does the share depend on where a "
+        "tensor ends?",
     ),
 )

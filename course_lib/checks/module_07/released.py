@@ -22,6 +22,7 @@ from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import in_dtype, number_or_type
 from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import Cause, possible
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.parallel.data.ddp import DistributedDataParallel
@@ -30,6 +31,13 @@ from course_lib.training.step import count_targets, micro_batches, summed_loss
 from course_lib.training.trainer import Trainer, make_optimizer, share
 
 PARTS = 2
+_CAUSES: tuple[Cause, ...] = (
+    (
+        lambda case: 1 / case.world_size,
+        "DDP's average divides by the number of ranks. Is a rank's loss multiplied by it before backward()?",
+    ),
+    (lambda case: case.world_size, "multiplied by the number of ranks too often? DDP's average takes it away once"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +104,7 @@ def _step_beside(trainer: Any, model: nn.Module, alone: Trainer, batch: Batch) -
 
 def wrong(given: Given, reports: Sequence[Hunted], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     """What is said of the first step that is not one device's."""
-    return first_wrong([report.steps for report in reports], ())
+    return first_wrong([report.steps for report in reports], possible(_CAUSES, given.case, levels))
 
 
 def left_behind(case: Hunt, given: Given, trial: Trial) -> Any:

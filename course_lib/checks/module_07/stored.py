@@ -159,10 +159,13 @@ _LOADER = calls_exercise(
         "the parts are tensor_split's. These are as torch.chunk's, where all but the last ones are equally long": (
             partial(_load, spans=_even)
         ),
+        "where `cut` is 0, tp has not cut: `if cut` is false for 0 as well as for None. Ask `if cut is not None`": (
+            lambda stored, cut, dp, tp, i, j: _load(stored, cut or None, dp, tp, i, j)
+        ),
         "tp has not cut: the part has all that the ranks along tp share": (
             lambda stored, cut, dp, tp, i, j: _load(stored, None, dp, tp, i, j)
         ),
-        "dp has not cut: those are all rows that tp leaves this rank": (
+        "dp has not cut: those are all rows that tp leaves this rank. Rows are dim 0, for which `if dim` is false": (
             lambda stored, cut, dp, tp, i, j: _load(stored, cut, 1, tp, 0, j)
         ),
         "tp cut the other dim": (

@@ -68,6 +68,21 @@ class _Play(NamedTuple):
     places: int  # different layouts whose neighbours these were
     offered: tuple[int, ...]  # worse layouts, possible ones, in the first and the second half
     taken: tuple[int, ...]
+    dice: str = ""  # what is wrong with those that it threw
+
+
+class _Dice(Random):
+    """Python's generator, which counts how often it is asked; what a neighbour costs does not count."""
+
+    asked = 0
+
+    def random(self) -> float:
+        self.asked += 1
+        return super().random()
+
+    def getrandbits(self, k: int, /) -> int:
+        self.asked += 1
+        return super().getrandbits(k)
 
 
 class SearchAsked(NamedTuple):
@@ -84,8 +99,8 @@ class SearchAsked(NamedTuple):
 class _Watched:
     """A landscape that notes what a search asks it."""
 
-    def __init__(self, land: Landscape, steps: int) -> None:
-        self.land, self.steps = land, steps
+    def __init__(self, land: Landscape, steps: int, dice: _Dice) -> None:
+        self.land, self.steps, self.dice, self.others = land, steps, dice, False
         self.seen, self.calls = inf, 0
         self.path: list[tuple[_Way, _Way]] = []  # each now and what was proposed
 
@@ -96,7 +111,10 @@ class _Watched:
         return price
 
     def neighbour(self, way: Any, random: Random) -> _Way:
+        before = self.dice.asked
         found = self.land.neighbour(tuple(way), random)
+        self.dice.asked = before
+        self.others |= random is not self.dice
         self.path.append((tuple(way), found))
         return found
 
@@ -111,17 +129,29 @@ class _Watched:
         is_way = isinstance(returned, tuple | list) and tuple(returned) in self.land.prices
         price = self.land.price(tuple(returned)) if is_way else repr(returned)[:60]
         places = len({now for now, _ in self.path})
-        return _Play(price, self.seen, self.calls, len(self.path), places, tuple(offered), tuple(taken))
+        counts = price, self.seen, self.calls, len(self.path), places, tuple(offered), tuple(taken)
+        return _Play(*counts, self._wrong_dice(sum(taken)))
+
+    def _wrong_dice(self, taken: int) -> str:
+        if self.others:
+            return "neighbour(...) was given other dice than `random`"
+        return (
+            "worse layouts were taken, and `random` was never asked whether to" if taken and not self.dice.asked else ""
+        )
 
 
 def _use(answer: Callable[..., Any], asked: SearchAsked) -> list[_Play]:
-    """Runs on a rank: the same search with other dice, again and again."""
-    plays = []
-    for number in range(_SEEDS):
-        watched, random = _Watched(asked.land, asked.steps), Random(1009 * asked.seed + number)
-        returned = answer(asked.land.start, watched.neighbour, watched.price, asked.steps, random)
+    """Runs on a rank: the same search with other dice, again and again, and at last with the first ones."""
+    plays, paths = [], []
+    for number in (*range(_SEEDS), 0):
+        watched = _Watched(asked.land, asked.steps, _Dice(1009 * asked.seed + number))
+        returned = answer(asked.land.start, watched.neighbour, watched.price, asked.steps, watched.dice)
         plays.append(watched.play(returned))
-    return plays
+        paths.append(watched.path)
+    again = plays.pop()
+    if again.dice or paths[0] == paths[-1]:
+        return plays
+    return [plays[0]._replace(dice="with the same dice it went another way the second time"), *plays[1:]]
 
 
 def _judge(asked: SearchAsked, plays: list[_Play]) -> str | None:
@@ -139,6 +169,8 @@ def _judge(asked: SearchAsked, plays: list[_Play]) -> str | None:
             return (
                 f"price(...) was called {play.calls} times, target {asked.steps + 1}: keep the price of where you are"
             )
+        if play.dice:
+            return f"{play.dice}: draw every number from `random`, so that a search can be run again"
     hits = sum(play.returned == asked.land.least for play in plays)
     if asked.steps < _STEPS or hits >= _FOUND:
         return None
@@ -233,7 +265,7 @@ _ANNEALING = asked_exercise(
     levels={
         "steps": Level(
             points=1,
-            cases=(Cooling(text="128 GPUs, 50 steps", steps=50), Cooling(text="no step at all", steps=0)),
+            cases=(Cooling(text="128 GPUs, 50 steps", steps=50), Cooling(text="a single step", steps=1)),
             praise="the best that was seen comes back, and each layout's price is asked once",
         ),
         "search": Level(

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from course_lib.checks.kit import models
 from course_lib.checks.kit.diagnosis import Diagnosis
@@ -19,6 +20,7 @@ from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
 from course_lib.checks.kit.work import import_sympy
+from course_lib.comm.call import count as calls_of
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.training.trainer import Trainer
@@ -55,11 +57,12 @@ class AverageHunt:
 
 
 class _Report(NamedTuple):
-    """One rank: the diagnosis, or its steps, and how many tensors with gradients it has."""
+    """One rank: the diagnosis, or its steps, how many tensors with gradients it has, and whether it averaged late."""
 
     diagnosis: Any
     steps: Sequence[MendedStep] = ()
     tensors: int = 0
+    late: bool = False
 
 
 def _warm_up() -> None:
@@ -80,14 +83,53 @@ def _attempt(answer: Callable[..., Any], given: Given) -> _Report:
         trainer = answer(model, config, case.pp, case.dp, case.micro_batches)
         if case.diagnosis:
             return _Report(trainer.diagnosis())
+        late = _Late(trainer, case.micro_batches)
         steps = [step_beside(trainer, alone, batch) for batch in given.batches]
-    return _Report(None, steps, len(trainer.local.parameters))
+    return _Report(None, steps, len(trainer.local.parameters), late.seen)
+
+
+class _Late:
+    """Sees whether nobody has begun to average when the last gradient of a step has arrived."""
+
+    def __init__(self, trainer: Trainer, micro_batches: int) -> None:
+        self._group, self._whole = trainer.local.group("dp"), micro_batches * len(trainer.local.parameters)
+        self._arrived, self._called, self.seen = 0, 0, False
+        for parameter in trainer.local.parameters.values():
+            parameter.register_hook(self._begin)
+            parameter.register_post_accumulate_grad_hook(self._after)
+
+    def _begin(self, gradient: Tensor) -> None:
+        """Runs before the trainer's own hook: what a step calls before its first gradient comes is no average."""
+        if not self._arrived:
+            self._called = calls_of(self._group)
+
+    def _after(self, parameter: Tensor) -> None:
+        """Runs when the trainer's own hook has run."""
+        self._arrived += 1
+        if self._arrived == self._whole:
+            self.seen |= calls_of(self._group) == self._called
+            self._arrived = 0
 
 
 def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     case = given.case
     reason = first_wrong([report.steps for report in reports], possible(_CAUSES, case, levels), _LATER)
-    return reason or (_too_many_calls(case, reports, book) if case.look else None)
+    if reason and case.dp > 1 and not book.of("all_reduce").events:
+        reason += "; between the replicas nothing was all-reduced: is `average` ever called?"
+    return reason or (_too_many_calls(case, reports, book) or _too_late(case, reports, book) if case.look else None)
+
+
+def _too_late(case: AverageHunt, reports: Sequence[_Report], book: Ledger) -> str | None:
+    """With one replica there is nothing to send."""
+    if case.dp == 1:
+        return None
+    if not book.of("all_reduce").events:
+        return "right gradients, but nothing is in the ledger: average by comm, as self.average does"
+    for rank, report in enumerate(reports):
+        if report.late:
+            found = f"right gradients, but rank {rank} averages nothing before its last backward is over"
+            return f"{found}: average in `arrived`, and the rest of the pipeline hides some of it"
+    return None
 
 
 def _too_many_calls(case: AverageHunt, reports: Sequence[_Report], book: Ledger) -> str | None:
@@ -126,7 +168,11 @@ _TOO_EARLY = hunt_exercise(
             cases=(AverageHunt(), AverageHunt(pp=1, micro_batches=3, rows=9)),
             praise="one device's gradients, step after step: all micro-batches are in before replicas average",
         ),
-        "calls": Level(points=1, cases=(AverageHunt(look=True),), praise="and each tensor travels once a step"),
+        "calls": Level(
+            points=1,
+            cases=(AverageHunt(look=True),),
+            praise="and each tensor travels once a step, before the step is over",
+        ),
         "edges": Level(
             points=1,
             cases=(

@@ -14,7 +14,10 @@ from course_lib.checks.kit.spec import Level
 from course_lib.verify.numbers import whole_numbers
 
 _FIVE = ((5.0, 60.0), (4.0, 70.0), (6.0, 65.0), (7.0, 40.0), (9.0, 55.0))
-_TIES = ((5.0, 60.0), (5.0, 50.0), (4.0, 70.0), (4.0, 80.0), (5.0, 50.0), (8.0, 50.0), (8.0, 30.0))
+_TIES = (
+    *((5.0, 60.0), (5.0, 50.0), (4.0, 70.0), (4.0, 80.0), (5.0, 50.0), (8.0, 50.0), (8.0, 30.0)),
+    *((7.0, 40.0), (6.0, 40.0)),  # the slower one comes first
+)
 _MANY = 20_000
 
 
@@ -40,10 +43,11 @@ class Ways(NamedTuple):
         """Seconds and GB."""
         return self.seconds[place], self.gigabytes[place]
 
-    def front(self, strictly: bool = True) -> list[int]:
-        """By memory, each faster than all before it; not `strictly`: or as fast."""
+    def front(self, strictly: bool = True, by_memory_alone: bool = False) -> list[int]:
+        """By memory, each faster than all before it; not `strictly`: or as fast. Sorted by both, or by one alone."""
         kept: list[int] = []
-        for place in sorted(range(len(self.seconds)), key=lambda place: (self.gigabytes[place], self.seconds[place])):
+        by = self.gigabytes if by_memory_alone else list(zip(self.gigabytes, self.seconds, strict=True))
+        for place in sorted(range(len(self.seconds)), key=by.__getitem__):
             least = self.seconds[kept[-1]] if kept else float("inf")
             if self.seconds[place] < least or (not strictly and self.seconds[place] == least):
                 kept.append(place)
@@ -132,6 +136,9 @@ _FRONT = asked_exercise(
         "a layout that needs more memory and is just as fast was kept": (
             lambda seconds, gigabytes: Ways(seconds, gigabytes).front(strictly=False)
         ),
+        "of layouts that need the same memory a slower one came first, and was kept: sort by (memory, seconds)": (
+            lambda seconds, gigabytes: Ways(seconds, gigabytes).front(by_memory_alone=True)
+        ),
         "that is the front of the slowest and largest: less is better in both": partial(
             _by, keep=lambda ways, a, b: ways.seconds[a] >= ways.seconds[b] and ways.gigabytes[a] >= ways.gigabytes[b]
         ),
@@ -154,6 +161,7 @@ _FRONT = asked_exercise(
             cases=(
                 Cloud(text="layouts that tie", points=_TIES),
                 Cloud(text="all alike", points=((3.0, 8.0),) * 4),
+                Cloud(text="two of the same memory", points=((9.0, 60.0), (5.0, 60.0))),
             ),
             praise="what ties in one is beaten in the other, and of equals one stays",
         ),

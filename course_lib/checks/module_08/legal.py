@@ -189,6 +189,8 @@ def _wrong_counts(job: Job, found: Mapping[str, float]) -> str:
             return (
                 f"the possible layouts are right, but rule {rule!r} has {found.get(rule, 0)} layouts, expected {right}"
             )
+    if missing := [rule for rule in _RULES if rule not in found]:
+        return f"the counts are right, but {missing[0]!r} is not among them: a rule that throws out nothing counts 0"
     return ""
 
 
