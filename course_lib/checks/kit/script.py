@@ -81,6 +81,7 @@ class ScriptExercise:
     levels: Mapping[str, Level]
     hints: tuple[str, ...]
     task: Callable[[Any, int], Mapping[str, Any]] | None = None  # of a case and a seed; none: it gets no folder
+    saved: bool = False  # whether it is judged by what autograd keeps for backward, too
 
 
 def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed: int, timeout: float) -> str | None:
@@ -89,6 +90,7 @@ def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed:
         return f"the answer is of type {type(text).__name__}: pass the text of the script"
     if _OURS.search(text):
         return "it imports course_lib: this script is to run where nothing of the course is"
+    torch.set_num_threads(1)  # for the verdict's small models, as on each rank; a check sets it back
     with tempfile.TemporaryDirectory(prefix="own-file-") as name:
         reason = _reason(exercise, text, case, Path(name), seed=seed, timeout=_PATIENCE * timeout)
     return reason if reason in (None, NOT_YET) else f"{case}: {reason}"
@@ -100,7 +102,8 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
         torch.save(task, folder / TASK)
     starts: list[tuple[Ended, ...]] = []
     for world_size in filter(None, (case.world_size, getattr(case, "then", 0))):
-        ended = run_script(text, world_size, timeout=timeout, argument=str(folder) if exercise.task else "")
+        argument = str(folder) if exercise.task else ""
+        ended = run_script(text, world_size, timeout=timeout, argument=argument, saved=exercise.saved)
         starts.append(tuple(ended))
         if any(f"NotImplementedError: Exercise {exercise.key}" in one.problems for one in ended):
             return NOT_YET
