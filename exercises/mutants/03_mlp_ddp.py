@@ -387,6 +387,8 @@ WRONG["03.12", "sgd"] = {
         )
     },
     "int8 has no halves, and .to(torch.int8) drops them": {".round()": ".trunc()"},
+    "numbers are rounded down": {".round()": ".floor()"},
+    "s is the sum of the ranks' largest numbers": {", op=dist.ReduceOp.MAX": ""},
     "all parameters of a bucket share one s": {"units = units / steps": "units = units.max().expand_as(units) / steps"},
     "too large by the number of processes: where a hook is, DDP does not divide": {
         "total.double() / ranks": "total.double()"

@@ -22,7 +22,7 @@ _SMALL = 16  # bytes of a loss and its like
 _LATER = ("head.bias", "head.weight", "body.2.bias", "body.2.weight", "body.0.bias", "body.0.weight")
 
 
-class Model(nn.Module):
+class _Model(nn.Module):
     """The one that stands in the learner's file."""
 
     def __init__(self) -> None:
@@ -32,16 +32,14 @@ class Model(nn.Module):
         self.double()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 6) -> (rows, 3)."""
-        y: Tensor = self.head(self.body(x))
-        return y
+        return self.head(self.body(x))
 
 
 def _task(case: Start, seed: int) -> dict[str, Any]:
     """A head of zeros, as for fine-tuning, so that in the first step the other parameters' gradients are zeros."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1009 * seed + 31)
-        weights = Model().state_dict()
+        weights = _Model().state_dict()
         weights["head.weight"].zero_()
         batches = [(torch.randn(ROWS, 6).double(), torch.randint(3, (ROWS,))) for _ in range(STEPS)]
     optimizer, rate = ("AdamW", 0.01) if case.look == "adamw" else ("SGD", 0.5)
@@ -53,6 +51,7 @@ class _Way:
     """How gradients are averaged; the defaults are what the text asks for."""
 
     steps: Callable[[int], int] = lambda ranks: 127 // ranks  # of int8, up to the largest number
+    largest: Callable[[list[Tensor]], Tensor] = lambda values: torch.stack([v.abs().max() for v in values]).max()
     whole: Callable[[Tensor], Tensor] = torch.round
     shared: bool = False  # one largest number for the bucket
     keeps: str = "own"  # what rounding has cut off: own, none, last, average
@@ -65,11 +64,10 @@ def _sent(way: _Way, gradients: list[dict[str, Tensor]], kept: list[dict[str, Te
     """The average of the ranks' gradients that this way gives; it replaces what they have kept."""
     ranks, average = len(gradients), {}
     values = [{name: own[name] + rest.get(name, 0) for name in own} for own, rest in zip(gradients, kept, strict=True)]
-    highest = {name: max(own[name].abs().max() for own in values) for name in values[0]}
     for name in values[0]:
-        largest = max(highest.values()) if way.shared else highest[name]
+        largest = way.largest([own[one].flatten() for own in values for one in (own if way.shared else [name])])
         unit = largest / way.steps(ranks)
-        whole = [way.whole(own[name] / unit) if largest else own[name] for own in values]
+        whole = [way.whole(own[name] / unit) if largest > 0 else 0 * own[name] for own in values]
         total = torch.stack([number.to(torch.int8) for number in whole]).sum(0).to(torch.int8)  # as it travels
         average[name] = way.factor(ranks) * unit * total.double() / ranks
         if way.exact:
@@ -83,14 +81,14 @@ def _sent(way: _Way, gradients: list[dict[str, Tensor]], kept: list[dict[str, Te
 
 def _moved(kept: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remainders by their place in the bucket: what each parameter finds there after its order has changed."""
-    flat = torch.cat([kept[name].flatten() for name, _ in Model().named_parameters()])
+    flat = torch.cat([kept[name].flatten() for name, _ in _Model().named_parameters()])
     parts = flat.split([kept[name].numel() for name in _LATER])
     return {name: part.view_as(kept[name]) for name, part in zip(_LATER, parts, strict=True)}
 
 
 def _trained(task: dict[str, Any], ranks: int, way: _Way) -> Tensors:
     """The same training in one process, rank by rank."""
-    model = Model()
+    model = _Model()
     model.load_state_dict(task["weights"])
     named = dict(model.named_parameters())
     optimizer = getattr(torch.optim, task["optimizer"])(named.values(), lr=task["rate"])
@@ -119,6 +117,10 @@ _WRONG = {
     "keep each by its parameter": _Way(moved=True),
     "numbers are cut to whole ones and not rounded: int8 has no halves, and .to(torch.int8) drops them": (
         _Way(whole=torch.trunc)
+    ),
+    "numbers are rounded down: torch.round goes to the nearest": _Way(whole=torch.floor),
+    "s is the sum of the ranks' largest numbers and not the largest of them: which op does its all-reduce have?": (
+        _Way(largest=lambda values: torch.stack([v.abs().max() for v in values]).sum())
     ),
     "all parameters of a bucket share one s: take the largest number of each parameter": _Way(shared=True),
     "too large by the number of processes: where a hook is, DDP does not divide": _Way(factor=float),
