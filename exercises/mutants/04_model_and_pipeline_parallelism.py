@@ -441,3 +441,33 @@ HANGS["04.10", "gradients"] = {
     },
     "all that wait are sending, nobody receives": {"handles = [": "comm.send(tied.grad, other)\n        handles = ["},
 }
+
+# 04.11 -----------------------------------------------------------------------------------------------------------
+
+_SUM, _SCALE = (
+    'reduction="sum") / targets',
+    "        scale_grads=False,  # a share of the batch's mean is no mean of its own\n",
+)
+WRONG["04.11", "gpipe"] = {
+    "each micro-batch has its own mean, so a row counts more": {_SUM: 'reduction="mean")', _SCALE: ""},
+    "the micro-batches' means are added up and not averaged": {_SUM: 'reduction="mean")'},
+    "the schedule divides by it as well, unless scale_grads=False": {_SCALE: ""},
+    "divided by the number of micro-batches instead of that of the targets": {_SUM: 'reduction="sum")', _SCALE: ""},
+    "the losses are added up and not divided by the number of targets": {_SUM: 'reduction="sum")'},
+    "divided by all rows of the batch, also by those without a target": {
+        "targets = (y >= 0).sum()": "targets = len(y)"
+    },
+    "a step's gradients are added to those of the step before": {"        optimizer.zero_grad()\n": ""},
+    "among the weights there is no tensor '3.0.weight'": {"for part in parts for": "for part in parts[:1] for"},
+    "the weights of stage 1 are those of the start": {
+        "        optimizer.step()\n": "        rank or optimizer.step()\n"
+    },
+    "rank 0 sends 12 messages, ": {'task["micro_batches"],': "4,"},
+    "2 in flight at most; GPipe has 8": {'[task["schedule"]]': '["1F1B"]'},
+}
+WRONG["04.11", "1f1b"] = {
+    "rank 0 sends 8 micro-batches before it asks for the first gradient, 8 in flight at most; 1F1B has 4": {
+        '[task["schedule"]]': '["GPipe"]'
+    },
+    "0.0.weight is no multiple of the reference": {'task["optimizer"]': '"SGD"'},
+}
