@@ -747,6 +747,103 @@ if __name__ == "__main__":
 check("04.11", pipeline_script)
 
 # %% [markdown]
+# ## 04.12
+#
+# *Own file · hard · 45 minutes.* **You learn** to pay for memory with a second forward, in a pipeline that is all your own.
+#
+# A stage that goes forward keeps what autograd needs for backward, for every micro-batch that is under way. For the first stages that is
+# most of the memory. But everything that a layer has computed can be computed again, as long as its **input** is still there. So keep
+# only that: of each micro-batch, the input of your stage. When its gradient comes, go forward once more, and now backward. This is
+# **recomputation**, or activation checkpointing.
+#
+# Write such a pipeline as a script for `torchrun`, with `dist.send` and `dist.recv`. You may use `torch.utils.checkpoint`, but you need not:
+# `torch.no_grad()` is enough. The check starts it on 2 and on 4 processes, and the folder that it gets has a `task.pt` with the keys of
+# 04.11 except `schedule`. Here every row has a target, batches have 44 rows, and micro-batches are the parts of
+# `x.tensor_split(micro_batches)`, which have not all the same number of rows. The loss is the mean over **all rows of the batch**.
+#
+# Two keys are new: `dropout`, the share that each layer drops of its input, and `seed`. Each process calls `torch.manual_seed(seed + rank)` once,
+# before the first batch, and then goes forward through its micro-batches one after the other. A second forward has to drop what the first one has
+# dropped, and must not use up random numbers that later micro-batches draw.
+
+# %% [markdown]
+# At the end one process saves the state dict of the whole model as `answer.pt`, under the names that it has in `weights`.
+#
+# **Target:** the weights that a pipeline without recomputation would get, with SGD without dropout, and with AdamW and dropout. At each cut a
+# micro-batch's output travels once, in float64, and its gradient once. Rank 0 sends at least as many micro-batches as there are stages before it
+# calls the first `recv` of a gradient. And what autograd keeps on a process is, besides weights and inputs, no more than two forwards of one
+# micro-batch need. The check sees all that autograd saves.
+
+# %% nbgrader={"grade": false, "grade_id": "04-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+recomputing_script = """
+import sys
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+
+def make_model(widths, dropout):
+    layers = [nn.Sequential(nn.Dropout(dropout), nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(widths)]
+    return nn.Sequential(*layers).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model(task["widths"], task["dropout"])
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    first, last = sum(task["layers"][:rank]), ranks - 1
+    stage = model[first : first + task["layers"][rank]]
+    width = task["widths"][first]
+    optimizer = getattr(torch.optim, task["optimizer"])(stage.parameters(), lr=task["rate"])
+    torch.manual_seed(task["seed"] + rank)
+    for batch in task["batches"]:
+        parts = list(zip(*[rows.tensor_split(task["micro_batches"]) for rows in batch]))
+        kept = []
+        for x, _ in parts:
+            if rank > 0:
+                x = torch.empty(len(x), width, dtype=torch.float64)
+                dist.recv(x, rank - 1)
+            kept.append((x, torch.get_rng_state()))
+            with torch.no_grad():
+                y = stage(x)
+            if rank < last:
+                dist.send(y, rank + 1)
+        for (x, state), (_, targets) in zip(kept, parts):
+            with torch.random.fork_rng():
+                torch.set_rng_state(state)
+                y = stage(x.requires_grad_(rank > 0))
+            if rank == last:
+                y = F.cross_entropy(y, targets, reduction="sum") / len(batch[1])
+                y.backward()
+            else:
+                gradient = torch.empty_like(y)
+                dist.recv(gradient, rank + 1)
+                y.backward(gradient)
+            if rank > 0:
+                dist.send(x.grad, rank - 1)
+        optimizer.step()
+        optimizer.zero_grad()
+    parts = [None] * ranks if rank == 0 else None
+    dist.gather_object(stage.state_dict(), parts)
+    if rank == 0:
+        torch.save({name: tensor for part in parts for name, tensor in part.items()}, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("04.12", recomputing_script)
+
+# %% [markdown]
 # ## Where this leads
 #
 # You have written all that a pipeline is: a cut, a list for each rank, two messages at each cut, and care for what two ranks share.
