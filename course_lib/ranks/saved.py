@@ -41,7 +41,7 @@ class _Kept:
     """A saved tensor, which tells when it is gone."""
 
     def __init__(self, tensor: Tensor, book: Saved) -> None:
-        self._tensor, self._book = tensor, book
+        self._tensor, self._book = tensor.detach(), book  # itself, it might know the graph that keeps it
         book.add(tensor.untyped_storage(), 1)
 
     def give(self) -> Tensor:

@@ -457,6 +457,9 @@ WRONG["04.11", "gpipe"] = {
     "divided by all rows of the batch, also by those without a target": {
         "targets = (y >= 0).sum()": "targets = len(y)"
     },
+    "each batch is divided by the number of the first batch's targets": {
+        "targets = (y >= 0).sum()": "targets = targets or (y >= 0).sum()"
+    },
     "a step's gradients are added to those of the step before": {"        optimizer.zero_grad()\n": ""},
     "among the weights there is no tensor '3.0.weight'": {"for part in parts for": "for part in parts[:1] for"},
     "the weights of stage 1 are those of the start": {
@@ -506,10 +509,10 @@ WRONG["04.12", "plain"] = {
     "too small by the number of micro-batches": {_SHARE: f'{_SHARE} / task["micro_batches"]'},
     "a step's gradients are added to those of the step before": {"        optimizer.zero_grad()\n": ""},
     "the weights of stage 0 are those of the start": {"y.backward(gradient)": "y.detach()"},
-    "autograd keeps 8.0 x what one forward of a micro-batch needs": _REMEMBERING,
+    "on rank 0 autograd keeps 6": _REMEMBERING,
     "rank 0 asks for the first gradient when it has sent 1 of 8 micro-batches": _ONE_AT_A_TIME,
     "values right, but rank 0 sends 12 messages, ": {'task["micro_batches"])': "4)"},
-    "among the weights there is no tensor '3.0.weight'": {"for part in parts for": "for part in parts[:1] for"},
+    "among the weights there is no tensor '3.1.weight'": {"for part in parts for": "for part in parts[:1] for"},
 }
 WRONG["04.12", "dropout"] = {
     "the second forward of a micro-batch draws other masks than the first": {

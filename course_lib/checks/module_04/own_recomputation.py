@@ -157,23 +157,22 @@ def _not_overlapped(ran: Ran) -> str | None:
 
 def _remembered(ran: Ran) -> str | None:
     """What autograd has kept at most: that of two forwards at once, should they overlap, and each input once."""
-    task = dict(ran.task)
-    stages, rows = _Stages(task), torch.ones(-(-ROWS // MICRO_BATCHES), WIDTHS[0]).double()
+    stages, rows = _Stages(dict(ran.task)), torch.ones(-(-ROWS // MICRO_BATCHES), WIDTHS[0]).double()
     for rank, one in enumerate(ran.ended):
-        inputs = MICRO_BATCHES * rows.nbytes
-        book = Saved()
+        outs, most, book = [], [], Saved()
         with book.hooks():
-            out = stages(rank, rows.requires_grad_(rank > 0))
-            kept = out.log_softmax(1) if rank == len(ran.ended) - 1 else out
-        weights = sum(p.nbytes for p in stages.parts[rank].parameters() if p.dim() > 1)
-        limit = weights + 2 * (book.most - weights) + inputs
-        if one.saved > limit:
-            ratio = times((one.saved - weights) / (book.most - weights))
-            text = f"autograd keeps {ratio} what one forward of a micro-batch needs, besides the weights"
+            for _ in range(2):
+                out = stages(rank, rows.clone().requires_grad_(rank > 0))
+                outs.append(out.log_softmax(1) if rank == len(ran.ended) - 1 else out)
+                most.append(book.most)
+        forward, inputs = most[1] - most[0], MICRO_BATCHES * rows.nbytes  # the weights are in both
+        if one.saved > most[1] + inputs:
+            ratio = times((one.saved - inputs - most[0] + forward) / forward)
+            text = f"autograd keeps {ratio} what one forward of a micro-batch needs, besides weights and inputs"
             return (
                 f"values and messages right, but on rank {rank} {text}; keep inputs, and go forward again in backward"
             )
-        rows = kept.detach()
+        rows = outs[0].detach()
     return None
 
 

@@ -100,6 +100,9 @@ def _verdict(case: Start, ran: Ran) -> str | None:
     found, task = ran.saved("answer.pt"), dict(ran.task)
     want = _trained(task, _right)
     instead = {sentence: _trained(task, *wrong) for sentence, wrong in _WRONG.items()}
+    first = int((task["batches"][0][1] >= 0).sum())
+    same = "each batch is divided by the number of the first batch's targets: when does your loss function learn it?"
+    instead[same] = _trained(task, lambda total, own, batch: total / first)
     reason = wrong_tensors(found, want, start=task["weights"], instead=instead, tolerance=1e-9)
     if reason is not None:
         return untouched_stages(reason, found, task) or reason

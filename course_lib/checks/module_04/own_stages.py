@@ -21,8 +21,8 @@ def bounds(task: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 def untouched_stages(reason: str, found: Tensors, task: Mapping[str, Any]) -> str:
     """Of weights that are wrong by themselves: which stages' are as at the start; empty if none of them is."""
-    if not reason.endswith("after all steps"):
-        return ""
+    if not (reason.endswith("after all steps") or "has moved" in reason):
+        return ""  # it says more already
     start = task["weights"]
     parts = [
         {name: start[name] for name in start if begin <= int(name.partition(".")[0]) < end}
