@@ -25,6 +25,9 @@ _PAYLOAD = {name: (operation, argument) for name, (operation, argument) in ALIKE
     "recv_any_source_": ("recv", "tensors"),
 }
 _kept: list[object] = []  # the library whose operators these are: they are gone with it
+# No script's end frees a group. DDP's last reference to it goes while Python's lock is held, and waits for a thread of
+# gloo's, which may wait for that lock to drop what an all-reduce in backward() has kept (torch 2.13): one time in 30.
+_groups: dict[str, ProcessGroup] = {}
 
 
 class Call(NamedTuple):
@@ -69,6 +72,7 @@ class _Counted:
         given = dict(zip(self._names, args, strict=False)) | options
         own = list(tensors_in(given.get(self._argument)))
         group = ProcessGroup.unbox(given["process_group"])
+        _groups.setdefault(group.group_name, group)
         dtype = str(own[0].dtype).removeprefix("torch.") if own else ""
         call = Call(self._name, sum(x.nbytes for x in own), group.size(), _line_of(self._script), dtype)
         self._book.write(json.dumps(call) + "\n")

@@ -14,19 +14,23 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import chain
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from course_lib.ranks import lifeline, server
 from course_lib.ranks.counted import Call, calls_in, count_into
 from course_lib.ranks.member import blank_main, free_port
+from course_lib.ranks.saved import Saved
 from course_lib.ranks.wire import RankEnd
 
 _HERE = "127.0.0.1"
+_OWN = ("RANK", "LOCAL_RANK")
 _AFTER_A_FAILURE_S = 1.0  # for the others to end as well; then they only wait for the one that failed
 
 
@@ -38,12 +42,13 @@ class Ended(NamedTuple):
     printed: str
     problems: str  # what it wrote to stderr
     calls: tuple[Call, ...] = ()  # what it handed to torch.distributed
+    saved: int = 0  # bytes that autograd has kept for backward, at most; only if that is asked for
 
 
-def run_script(text: str, world_size: int, *, timeout: float, argument: str = "") -> list[Ended]:
+def run_script(text: str, world_size: int, *, timeout: float, argument: str = "", saved: bool = False) -> list[Ended]:
     """Run a script on so many processes, `timeout` seconds at most; what still runs then is ended.
 
-    `argument` is what stands behind the script's name on the command line.
+    `argument` is what stands behind the script's name on the command line; `saved` asks what autograd keeps.
 
     Raises: OSError in four parts if the system refuses.
     """
@@ -58,7 +63,7 @@ def run_script(text: str, world_size: int, *, timeout: float, argument: str = ""
     processes = [
         context.Process(
             target=_take_part,
-            args=(str(folder), argument, rank, wire, port, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))),
+            args=(str(folder), argument, rank, wire, port, shared | dict.fromkeys(_OWN, str(rank)), saved),
         )
         for rank, (_, wire) in enumerate(wires)
     ]
@@ -80,13 +85,14 @@ def run_script(text: str, world_size: int, *, timeout: float, argument: str = ""
             _read(folder / f"{rank}.out"),
             _read(folder / f"{rank}.err"),
             calls_in(folder / f"{rank}.calls"),
+            int(_read(folder / f"{rank}.saved") or 0),
         )
         for rank, (process, status) in enumerate(zip(processes, statuses, strict=True))
     ]
 
 
 def _take_part(
-    folder: str, argument: str, rank: int, wire: socket.socket, port: int, environment: dict[str, str]
+    folder: str, argument: str, rank: int, wire: socket.socket, port: int, environment: dict[str, str], saved: bool
 ) -> None:
     """The process of one rank, which ends with the notebook as a rank of the pool does."""
     server.forget_fork_server()
@@ -94,6 +100,7 @@ def _take_part(
     lifeline.die_with_parent()
     lifeline.watch(RankEnd(wire), bytes)
     os.environ.update(environment)
+    torch.set_num_threads(1)  # as torchrun does by OMP_NUM_THREADS, for which it is too late here
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), number)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
@@ -101,7 +108,12 @@ def _take_part(
     count_into(f"{folder}/{rank}.calls", f"{folder}/script.py")
     sys.argv = ["script.py", *filter(None, [argument])]
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it
-    runpy.run_path(f"{folder}/script.py", run_name="__main__")
+    book = Saved()
+    try:
+        with book.hooks() if saved else nullcontext():
+            runpy.run_path(f"{folder}/script.py", run_name="__main__")
+    finally:
+        Path(f"{folder}/{rank}.saved").write_text(str(book.most), encoding="utf-8")
 
 
 def _open_store(port: int) -> object:

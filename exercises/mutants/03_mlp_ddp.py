@@ -364,3 +364,62 @@ WRONG["03.11", "sgd"] = {
 WRONG["03.11", "adamw"] = {
     "0.weight is": {'task["optimizer"]': '"SGD"'},
 }
+
+# 03.12 -----------------------------------------------------------------------------------------------------------
+
+_KEEP = "        remainders[p] = v - unit * count\n"
+_VALUES = "[g + remainders.get(p, 0) for p, g in zip(parameters, bucket.gradients())]"
+WRONG["03.12", "sgd"] = {
+    "is the hook registered before the first backward?": {"model.register_comm_hook({}, send_int8)": "pass"},
+    "nothing of what rounding cuts off comes back": {_KEEP: "        pass\n"},
+    "what is kept is the remainder of the last gradient alone": {
+        f"    for p, v, count, unit in zip(parameters, values, counts, units):\n{_KEEP}": (
+            "    for p, v, count, unit in zip(parameters, bucket.gradients(), counts, units):\n"
+            "        remainders[p] = v.clone() - unit * count\n"
+        )
+    },
+    "remainders reach another parameter": {
+        _VALUES: "[r.view_as(g) + g for r, g in zip(remainders.get(bucket.index(), 0 * bucket.buffer())"
+        ".split([p.numel() for p in parameters]), bucket.gradients())]",
+        f"    for p, v, count, unit in zip(parameters, values, counts, units):\n{_KEEP}": (
+            "    remainders[bucket.index()] = torch.cat("
+            "[(v - unit * count).flatten() for v, count, unit in zip(values, counts, units)])\n"
+        ),
+    },
+    "each rank keeps what it lacks to the average": {
+        "        return torch.cat([unit": (
+            "        for p, v, unit, total in zip(parameters, values, units, sums):\n"
+            "            remainders[p] = v - (unit * total.double() / ranks).view_as(v)\n"
+            "        return torch.cat([unit"
+        )
+    },
+    "int8 has no halves, and .to(torch.int8) drops them": {".round()": ".trunc()"},
+    "numbers are rounded down": {".round()": ".floor()"},
+    "s is the sum of the ranks' largest numbers": {", op=dist.ReduceOp.MAX": ""},
+    "all parameters of a bucket share one s": {"units = units / steps": "units = units.max().expand_as(units) / steps"},
+    "too large by the number of processes: where a hook is, DDP does not divide": {
+        "total.double() / ranks": "total.double()"
+    },
+    "too small by the number of processes: it is divided by twice": {
+        "total.double() / ranks": "total.double() / ranks**2"
+    },
+    "a sum of int8 has passed 127 and come out negative": {"127 // ranks": "127"},
+    "no s goes through an all-reduce: if each rank has its own": {
+        "    dist.all_reduce(units, op=dist.ReduceOp.MAX)\n": ""
+    },
+    "holds nan or inf: is anything divided by s where": {
+        "torch.where(unit > 0, v / unit, 0).round()": "(v / unit).round()",
+        "v - unit * count": "v - unit * count + 0 * count",
+    },
+    "B to all-reduces (float64), 6.97 x the target": {
+        "count.flatten().to(torch.int8)": "count.flatten()",
+    },
+    "15 tensors to all-reduces in 5 steps; DDP calls the hook once a step": {
+        "    dist.all_reduce(units, op=dist.ReduceOp.MAX)\n": (
+            "    for unit in units.view(-1, 3):\n        dist.all_reduce(unit, op=dist.ReduceOp.MAX)\n"
+        )
+    },
+}
+WRONG["03.12", "adamw"] = {
+    "head.weight is": {'task["optimizer"]': '"SGD"'},
+}

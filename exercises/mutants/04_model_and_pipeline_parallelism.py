@@ -439,3 +439,84 @@ HANGS["04.10", "gradients"] = {
     },
     "all that wait are sending, nobody receives": {"handles = [": "comm.send(tied.grad, other)\n        handles = ["},
 }
+
+# 04.11 -----------------------------------------------------------------------------------------------------------
+
+_SUM, _SCALE = (
+    'reduction="sum") / targets',
+    "        scale_grads=False,  # a share of the batch's mean is no mean of its own\n",
+)
+WRONG["04.11", "gpipe"] = {
+    "each micro-batch has its own mean, so a row counts more": {_SUM: 'reduction="mean")', _SCALE: ""},
+    "the micro-batches' means are added up and not averaged": {_SUM: 'reduction="mean")'},
+    "the schedule divides by it as well, unless scale_grads=False": {_SCALE: ""},
+    "divided by the number of micro-batches instead of that of the targets": {_SUM: 'reduction="sum")', _SCALE: ""},
+    "the losses are added up and not divided by the number of targets": {_SUM: 'reduction="sum")'},
+    "divided by all rows of the batch, also by those without a target": {
+        "targets = (y >= 0).sum()": "targets = len(y)"
+    },
+    "each batch is divided by the number of the first batch's targets": {
+        "targets = (y >= 0).sum()": "targets = targets or (y >= 0).sum()"
+    },
+    "a step's gradients are added to those of the step before": {"        optimizer.zero_grad()\n": ""},
+    "among the weights there is no tensor '3.0.weight'": {"for part in parts for": "for part in parts[:1] for"},
+    "the weights of stage 1 are those of the start": {
+        "        optimizer.step()\n": "        rank or optimizer.step()\n"
+    },
+    "rank 0 sends 12 messages, ": {'task["micro_batches"],': "4,"},
+    "2 in flight at most; GPipe has 8": {'[task["schedule"]]': '["1F1B"]'},
+}
+WRONG["04.11", "1f1b"] = {
+    "rank 0 sends 8 micro-batches before it asks for the first gradient, 8 in flight at most; 1F1B has 4": {
+        '[task["schedule"]]': '["GPipe"]'
+    },
+    "0.0.weight is no multiple of the reference": {'task["optimizer"]': '"SGD"'},
+}
+
+# 04.12 -----------------------------------------------------------------------------------------------------------
+
+_SHARE, _NO_GRAD = (
+    'reduction="sum") / len(batch[1])',
+    "            with torch.no_grad():\n                y = stage(x)\n",
+)
+_FORK = "            with torch.random.fork_rng():\n                torch.set_rng_state(state)\n                y = "
+_REMEMBERING = {
+    _NO_GRAD: "            y = stage(x.requires_grad_(rank > 0))\n            ys.append(y)\n",
+    "dist.send(y, ": "dist.send(y.detach(), ",
+    "        kept = []\n": "        kept, ys = [], []\n",
+    f"        for (x, state), (_, targets) in zip(kept, parts):\n{_FORK}stage(x.requires_grad_(rank > 0))\n": (
+        "        for (x, state), (_, targets), y in zip(kept, parts, ys):\n"
+    ),
+}
+_PARTS = 'list(zip(*[rows.tensor_split(task["micro_batches"]) for rows in batch]))'
+_ONE_AT_A_TIME = {
+    'for batch in task["batches"]:': (
+        "micro = [list(zip(*[rows.tensor_split(8) for rows in batch])) for batch in task['batches']]\n"
+        "    for number, batch in enumerate(sum(micro, [])):"
+    ),
+    _PARTS: "[batch]",
+    _SHARE: 'reduction="sum") / 44',
+    "        optimizer.step()\n": "        if number % 8 < 7:\n            continue\n        optimizer.step()\n",
+}
+WRONG["04.12", "plain"] = {
+    "each micro-batch has its own mean, so a row counts more in a short one": {
+        _SHARE: 'reduction="mean") / task["micro_batches"]'
+    },
+    "the micro-batches' means are added up and not averaged": {_SHARE: 'reduction="mean")'},
+    "the losses are added up and not divided by the rows of the batch": {_SHARE: 'reduction="sum")'},
+    "too small by the number of micro-batches": {_SHARE: f'{_SHARE} / task["micro_batches"]'},
+    "a step's gradients are added to those of the step before": {"        optimizer.zero_grad()\n": ""},
+    "the weights of stage 0 are those of the start": {"y.backward(gradient)": "y.detach()"},
+    "on rank 0 autograd keeps 6": _REMEMBERING,
+    "rank 0 asks for the first gradient when it has sent 1 of 8 micro-batches": _ONE_AT_A_TIME,
+    "values right, but rank 0 sends 12 messages, ": {'task["micro_batches"])': "4)"},
+    "among the weights there is no tensor '3.1.weight'": {"for part in parts for": "for part in parts[:1] for"},
+}
+WRONG["04.12", "dropout"] = {
+    "the second forward of a micro-batch draws other masks than the first": {
+        _FORK: "            if True:\n                y = ",
+    },
+    "nothing is dropped: are the layers in eval()": {'task["dropout"])': "0.0)"},
+    "all ranks draw the same numbers: add the rank to the seed": {'task["seed"] + rank': 'task["seed"]'},
+    "without dropout the weights were right, so look at the masks": {'task["seed"] + rank': "rank"},
+}

@@ -709,6 +709,108 @@ if __name__ == "__main__":
 check("03.11", ddp_loop)
 
 # %% [markdown]
+# ## 03.12
+#
+# *Own file · hard · 45 minutes.* **You learn** to change what DDP sends, and to keep what rounding cuts off.
+#
+# On a slow network the gradients are what you wait for. A **communication hook** is a function of yours that DDP calls in place of its
+# own all-reduce: `model.register_comm_hook(state, hook)`. Write one that sends each number as `int8`, so a byte where float32 has four.
+# Take plain DDP with the mean loss of each process's own rows, without accumulation, and leave its buckets as they are.
+#
+# On p processes, do this with each parameter:
+#
+# 1. v is its gradient on this process, plus the remainder e that it has here. At the start e is 0.
+# 2. s is the largest |v| of this parameter, over all its numbers and all processes.
+# 3. Cut s into `127 // p` equal steps. This process sends v in whole steps, as `torch.round` rounds them. Where s is 0, it sends zeros.
+# 4. The remainder e for the next step of training is v less what this process has sent: **error feedback**, or what is cut off
+#    today would be missing for good.
+# 5. The gradient for the optimizer is the average over the processes of what they have sent.
+#
+# Why `127 // p`, and not 127? Each process's number has to fit into `int8`, and so has the sum of all, which is what the all-reduce makes
+# on the way.
+
+# %% [markdown]
+# The hook is called with `state`, which is whatever you have registered, and a `bucket`, which holds some of the parameters and their
+# gradients one behind the other. It returns a **future**: DDP does not wait in the hook, but later, for a tensor like `bucket.buffer()`. Note
+# one thing: after the first step DDP sorts its buckets anew, as the gradients came in.
+#
+# `task.pt` holds the same keys as in 03.11. Every batch has 12 rows, and rank r takes part r of `x.chunk(world_size)`. At the end rank 0
+# saves the model's state dict as `answer.pt`, without the wrapper's `module.`.
+#
+# **Target:** the weights that this rule gives, with SGD and with AdamW. Everything fits into one bucket, so each step has two all-reduces, one
+# of an s in float64 for each parameter, and one of an `int8` for each number.
+
+# %% nbgrader={"grade": false, "grade_id": "03-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+ddp_hook = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(12, 3)
+        self.body = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh())
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+### BEGIN SOLUTION
+def send_int8(remainders, bucket):
+    ranks = dist.get_world_size()
+    steps, parameters = 127 // ranks, bucket.parameters()
+    values = [g + remainders.get(p, 0) for p, g in zip(parameters, bucket.gradients())]
+    units = torch.stack([v.abs().max() for v in values])
+    dist.all_reduce(units, op=dist.ReduceOp.MAX)
+    units = units / steps
+    counts = [torch.where(unit > 0, v / unit, 0).round() for v, unit in zip(values, units)]
+    for p, v, count, unit in zip(parameters, values, counts, units):
+        remainders[p] = v - unit * count
+    flat = torch.cat([count.flatten().to(torch.int8) for count in counts])
+
+    def finish(future):
+        sums = future.value()[0].split([p.numel() for p in parameters])
+        return torch.cat([unit * total.double() / ranks for unit, total in zip(units, sums)])
+
+    return dist.all_reduce(flat, async_op=True).get_future().then(finish)
+### END SOLUTION
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = Model().double()
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    model = DistributedDataParallel(model)
+    model.register_comm_hook({}, send_int8)
+    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
+    for x, y in task["batches"]:
+        loss = F.cross_entropy(model(x.chunk(ranks)[rank]), y.chunk(ranks)[rank])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if rank == 0:
+        torch.save(model.module.state_dict(), f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("03.12", ddp_hook)
+
+# %% [markdown]
 # ## Where this leads
 #
 # That is what `DistributedDataParallel` does, and you have written each part of it. It keeps everything on every rank, which

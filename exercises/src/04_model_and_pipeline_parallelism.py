@@ -30,7 +30,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_lib import comm
-from course_lib.checks import check, given, hint
+from course_lib.checks import check, given, hint, save_script
 from course_lib.parallel.pipelines.stages import cut
 from course_lib.ranks import run_ranks
 from course_lib.schedules import Backward, Durations, Forward, idle_s, make_schedule, time_schedule
@@ -663,6 +663,199 @@ def repaired_tied_step(stage, tied, inputs, targets, shape):
 
 
 check("04.10", repaired_tied_step)
+
+# %% [markdown]
+# ## 04.11
+#
+# *Own file · hard · 45 minutes.* **You learn** to run a model in PyTorch's own pipeline, with nothing of this course in it.
+#
+# `torch.distributed.pipelining` has the schedules of the lesson. You bring the stages. A `PipelineStage(module, number, stages, device)` wraps
+# the layers of one process, and a schedule, `ScheduleGPipe` or `Schedule1F1B`, is made from the stage, the number of micro-batches and a loss
+# function. Its `step` cuts a batch, sends what has to be sent, and leaves gradients in the layers. Write the training loop around it, as a script for
+# `torchrun`.
+#
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `widths` | of the layers: layer i goes from `widths[i]` to `widths[i + 1]` |
+# | `layers` | how many layers each stage has, one after the other |
+# | `weights` | the state dict of the whole model, from which you start |
+# | `batches` | pairs `(x, y)` of 24 rows: `x` is (rows, 6), `y` holds a class for each row, or -100 |
+# | `micro_batches`, `schedule` | into how many a batch is cut, and `"GPipe"` or `"1F1B"` |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+#
+# As in every language model's training, not each row has a target: where `y` is -100, it has none and does not count. The loss of a batch
+# is the mean of the cross-entropy over **all its rows that have a target**, wherever they are. They are not evenly spread over the
+# micro-batches, so think about what a micro-batch's mean is worth.
+
+# %% [markdown]
+# At the end one process saves the state dict of the whole model as `answer.pt` in the same folder, under the names that it has in `weights`.
+#
+# **Target:** the weights of one device, with GPipe and SGD, and with 1F1B and AdamW. At each cut a micro-batch's output travels once and its
+# gradient once. The check also looks at the order in which rank 0 sends and receives: how many micro-batches has it in flight?
+#
+# To start it yourself, run `save_script("04.11", pipeline_script)`. It writes your script and a `task.pt` into a folder, and tells you the line
+# for a terminal.
+
+# %% nbgrader={"grade": false, "grade_id": "04-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+pipeline_script = """
+import sys
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn import functional as F
+
+
+def make_model(widths):
+    return nn.Sequential(*[nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(widths)]).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model(task["widths"])
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    first = sum(task["layers"][:rank])
+    layers = model[first : first + task["layers"][rank]]
+    optimizer = getattr(torch.optim, task["optimizer"])(layers.parameters(), lr=task["rate"])
+    targets = 0  # of the batch at hand
+
+    def share(output, y):
+        return F.cross_entropy(output, y, ignore_index=-100, reduction="sum") / targets
+
+    schedule = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}[task["schedule"]](
+        PipelineStage(layers, rank, ranks, torch.device("cpu")),
+        task["micro_batches"],
+        loss_fn=share,
+        scale_grads=False,  # a share of the batch's mean is no mean of its own
+    )
+    for x, y in task["batches"]:
+        targets = (y >= 0).sum()
+        if rank == 0:
+            schedule.step(x)
+        elif rank == ranks - 1:
+            schedule.step(target=y)
+        else:
+            schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    parts = [None] * ranks if rank == 0 else None
+    dist.gather_object(layers.state_dict(), parts)
+    if rank == 0:
+        torch.save({name: tensor for part in parts for name, tensor in part.items()}, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("04.11", pipeline_script)
+
+# %% [markdown]
+# ## 04.12
+#
+# *Own file · hard · 45 minutes.* **You learn** to pay for memory with a second forward, in a pipeline that is all your own.
+#
+# A stage that goes forward keeps what autograd needs for backward, for every micro-batch that is under way. For the first stages that is
+# most of the memory. But everything that a layer has computed can be computed again, as long as its **input** is still there. So keep
+# only that: of each micro-batch, the input of your stage. When its gradient comes, go forward once more, and now backward. This is
+# **recomputation**, or activation checkpointing.
+#
+# Write such a pipeline as a script for `torchrun`, with `dist.send` and `dist.recv`. You may use `torch.utils.checkpoint`, but you need not:
+# `torch.no_grad()` is enough. The check starts it on 2 and on 4 processes, and the folder that it gets has a `task.pt` with the keys of
+# 04.11 except `schedule`. Here every row has a target, batches have 44 rows, and micro-batches are the parts of
+# `x.tensor_split(micro_batches)`, which have not all the same number of rows. The loss is the mean over **all rows of the batch**.
+#
+# Two keys are new: `dropout`, the share that each layer drops of its input, and `seed`. Each process calls `torch.manual_seed(seed + rank)` once,
+# before the first batch, and then goes forward through its micro-batches one after the other. A second forward has to drop what the first one has
+# dropped, and must not use up random numbers that later micro-batches draw.
+
+# %% [markdown]
+# At the end one process saves the state dict of the whole model as `answer.pt`, under the names that it has in `weights`.
+#
+# **Target:** the weights that a pipeline without recomputation would get, with SGD without dropout, and with AdamW and dropout. At each cut a
+# micro-batch's output travels once, in float64, and its gradient once. Rank 0 sends at least as many micro-batches as there are stages before it
+# calls the first `recv` of a gradient. And what autograd keeps on a process is, besides weights and inputs, no more than two forwards of one
+# micro-batch need. The check sees all that autograd saves.
+
+# %% nbgrader={"grade": false, "grade_id": "04-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+recomputing_script = """
+import sys
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+
+def make_model(widths, dropout):
+    layers = [nn.Sequential(nn.Dropout(dropout), nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(widths)]
+    return nn.Sequential(*layers).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model(task["widths"], task["dropout"])
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    first, last = sum(task["layers"][:rank]), ranks - 1
+    stage = model[first : first + task["layers"][rank]]
+    width = task["widths"][first]
+    optimizer = getattr(torch.optim, task["optimizer"])(stage.parameters(), lr=task["rate"])
+    torch.manual_seed(task["seed"] + rank)
+    for batch in task["batches"]:
+        parts = list(zip(*[rows.tensor_split(task["micro_batches"]) for rows in batch]))
+        kept = []
+        for x, _ in parts:
+            if rank > 0:
+                x = torch.empty(len(x), width, dtype=torch.float64)
+                dist.recv(x, rank - 1)
+            kept.append((x, torch.get_rng_state()))
+            with torch.no_grad():
+                y = stage(x)
+            if rank < last:
+                dist.send(y, rank + 1)
+        for (x, state), (_, targets) in zip(kept, parts):
+            with torch.random.fork_rng():
+                torch.set_rng_state(state)
+                y = stage(x.requires_grad_(rank > 0))
+            if rank == last:
+                y = F.cross_entropy(y, targets, reduction="sum") / len(batch[1])
+                y.backward()
+            else:
+                gradient = torch.empty_like(y)
+                dist.recv(gradient, rank + 1)
+                y.backward(gradient)
+            if rank > 0:
+                dist.send(x.grad, rank - 1)
+        optimizer.step()
+        optimizer.zero_grad()
+    parts = [None] * ranks if rank == 0 else None
+    dist.gather_object(stage.state_dict(), parts)
+    if rank == 0:
+        torch.save({name: tensor for part in parts for name, tensor in part.items()}, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("04.12", recomputing_script)
 
 # %% [markdown]
 # ## Where this leads

@@ -97,3 +97,36 @@ def test_a_hang_has_left_the_call_in_which_each_waits():
 def test_a_script_is_given_its_argument():
     ended = run_script("import sys; print(sys.argv[1:])", 1, timeout=200, argument="a folder")
     assert ended[0].printed == "['a folder']\n"
+
+
+def test_each_process_has_one_thread_as_where_torchrun_starts_several():
+    assert run_script("import torch; print(torch.get_num_threads())", 1, timeout=200)[0].printed == "1\n"
+
+
+KEPT = """
+import torch
+w = torch.ones(10, 10, requires_grad=True)
+def forward(x):  # keeps the weights, 800 B in float64, x and what tanh gives, 80 B each
+    return (x @ w.double()).tanh()
+first = forward(torch.ones(1, 10).double().requires_grad_())
+second = forward(torch.ones(1, 10).double().requires_grad_())
+del second
+third = forward(torch.ones(1, 10).double().requires_grad_())
+(first + third).sum().backward()
+"""
+
+
+def test_what_autograd_keeps_is_counted_at_its_most_and_only_if_asked():
+    assert run_script(KEPT, 1, timeout=200)[0].saved == 0
+    assert run_script(KEPT, 1, timeout=200, saved=True)[0].saved == 2 * (800 + 2 * 80)
+
+
+SHARED = """
+import torch
+w = torch.nn.Linear(10, 10, bias=False)
+outs = [w(torch.ones(1, 10).requires_grad_()).exp() for _ in range(3)]
+"""
+
+
+def test_a_weight_is_counted_once_however_many_forwards_have_kept_it():
+    assert run_script(SHARED, 1, timeout=200, saved=True)[0].saved == 400 + 3 * (40 + 40)

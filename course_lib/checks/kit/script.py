@@ -26,6 +26,7 @@ TASK = "task.pt"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
 _LINE = re.compile(r'File "[^"]*script\.py", line (\d+)')
 _OURS = re.compile(r"^\s*(from|import)\s+course_lib\b", re.MULTILINE)
+_OF_ANOTHER = "Connection closed by peer"  # so another rank has failed first
 _PATIENCE = 3  # times a function's limit: processes that import parts of PyTorch first, on a machine that does more
 
 
@@ -81,6 +82,7 @@ class ScriptExercise:
     levels: Mapping[str, Level]
     hints: tuple[str, ...]
     task: Callable[[Any, int], Mapping[str, Any]] | None = None  # of a case and a seed; none: it gets no folder
+    saved: bool = False  # whether it is judged by what autograd keeps for backward, too
 
 
 def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed: int, timeout: float) -> str | None:
@@ -89,6 +91,7 @@ def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed:
         return f"the answer is of type {type(text).__name__}: pass the text of the script"
     if _OURS.search(text):
         return "it imports course_lib: this script is to run where nothing of the course is"
+    torch.set_num_threads(1)  # for the verdict's small models, as on each rank; a check sets it back
     with tempfile.TemporaryDirectory(prefix="own-file-") as name:
         reason = _reason(exercise, text, case, Path(name), seed=seed, timeout=_PATIENCE * timeout)
     return reason if reason in (None, NOT_YET) else f"{case}: {reason}"
@@ -98,7 +101,7 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
     task = exercise.task(case, seed) if exercise.task else None
     starts: list[tuple[Ended, ...]] = []
     for world_size in filter(None, (case.world_size, getattr(case, "then", 0))):
-        ran = start_once(text, world_size, folder, task, timeout=timeout)
+        ran = start_once(text, world_size, folder, task, timeout=timeout, saved=exercise.saved)
         if isinstance(ran, str):
             if f"NotImplementedError: Exercise {exercise.key}" in ran:
                 return NOT_YET
@@ -111,12 +114,18 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
 
 
 def start_once(
-    text: str, world_size: int, folder: Path, task: Mapping[str, Any] | None, *, timeout: float
+    text: str,
+    world_size: int,
+    folder: Path,
+    task: Mapping[str, Any] | None,
+    *,
+    timeout: float,
+    saved: bool = False,
 ) -> Ran | str:
     """Start a script once, its task in the folder that it is given, if it has one; a text says why it ended badly."""
     if task is not None:
         torch.save(task, folder / TASK)
-    ended = run_script(text, world_size, timeout=timeout, argument="" if task is None else str(folder))
+    ended = run_script(text, world_size, timeout=timeout, argument="" if task is None else str(folder), saved=saved)
     bad = _ended_badly(ended, timeout)
     return bad or Ran(starts=(tuple(ended),), task=task or {}, folder=folder)
 
@@ -124,9 +133,10 @@ def start_once(
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:
     """The first error, or else who hangs; and where the ranks' collectives part, which may be why."""
     apart = first_difference(ended)
-    for rank, one in enumerate(ended):
-        if one.status:
-            return f"an error on rank {rank}: {_error_of(one)}{apart and f'; {apart}'}"
+    failed = [(rank, _error_of(one)) for rank, one in enumerate(ended) if one.status]
+    if failed:
+        rank, error = min(failed, key=lambda pair: _OF_ANOTHER in pair[1])
+        return f"an error on rank {rank}: {error}{apart and f'; {apart}'}"
     hanging = [rank for rank, one in enumerate(ended) if one.status is None]
     if not hanging:
         return None
