@@ -98,8 +98,16 @@ def _take_part(
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
     count_into(f"{folder}/{rank}.calls", f"{folder}/script.py")
     sys.argv = ["script.py", *filter(None, [argument])]
+    _compute_on_one_thread()
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it
     runpy.run_path(f"{folder}/script.py", run_name="__main__")
+
+
+def _compute_on_one_thread() -> None:
+    """As torchrun has it, by a variable that is too late here: threads of several processes wait for each other."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _open_store(port: int) -> object:
