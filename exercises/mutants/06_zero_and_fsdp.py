@@ -339,3 +339,41 @@ WRONG["06.10", "edges"] = {
     "after an evaluation: step 2: ": {KEEPS: "True", FREED: EVERY_OTHER_TIME},
     "an evaluation between each backward and its update: step 2: ": {KEEPS: "not self.is_last"},
 }
+
+# 06.11 -----------------------------------------------------------------------------------------------------------
+
+WRONG["06.11", "freed"] = {
+    "no weights are gathered in bfloat16; rank 0's calls": {"param_dtype=torch.bfloat16, ": ""},
+    "gradients are added up in bfloat16": {", reduce_dtype=torch.float32": ""},
+    "is cross_entropy given scores.float()": {"model(rows).float()": "model(rows)"},
+    "each loss is a mean over one of them": {" / MICRO_BATCHES\n            loss": "\n            loss"},
+    "pieces of 921 numbers; as asked they have 288 (a block's) and 57": {"for block in model[1:-1]": "for block in []"},
+    "reduce-scatters the blocks 18 times in all (target 9)": {"_sync(last)": "_sync(True)"},
+    "the weights are those of the start": {"_sync(last)": "_sync(False)"},
+    "a gradient is left from the step before": {"optimizer.zero_grad()": "pass"},
+    "gathers the blocks 18 times in all (target 36)": {
+        'reshard_after_forward=not task["keep"]': "reshard_after_forward=False"
+    },
+    "there is no tensor '0.weight'; found nothing": {
+        "full_state_dict=True": "full_state_dict=True, cpu_offload=True",
+        "if rank == 0": "if rank == 1",
+    },
+    "the weights that the optimizer steps are in bfloat16": {
+        "    mesh =": "    model.bfloat16()\n    mesh =",
+        "torch.save(whole": "torch.save({name: one.float() for name, one in whole.items()}",
+    },
+    "fully_shard averages over them": {"/ MICRO_BATCHES\n": "/ MICRO_BATCHES / ranks\n"},
+    "0.weight is a DTensor": {"torch.save(whole": "torch.save(model.state_dict()"},
+    "if each process takes all rows": {"part.chunk(ranks)[rank]": "part"},
+    "2.0 x its part of the weights": {
+        "    whole = get": "    [one.full_tensor() for one in model.parameters()]\n    whole = get"
+    },
+}
+WRONG["06.11", "kept"] = {
+    "forward and backward still compute with the weights of the start": {
+        'last or not task["keep"]': 'not task["keep"]'
+    },
+    "gathers the blocks 18 times in all (target 9)": {
+        'set_reshard_after_backward(last or not task["keep"])': "set_reshard_after_backward(True)"
+    },
+}
