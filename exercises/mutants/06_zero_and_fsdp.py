@@ -377,3 +377,44 @@ WRONG["06.11", "kept"] = {
         'set_reshard_after_backward(last or not task["keep"])': "set_reshard_after_backward(True)"
     },
 }
+
+# 06.12 -----------------------------------------------------------------------------------------------------------
+
+MY_PART, GATHERS = "row.chunk(self.ranks)[dist.get_rank()]", "dist.all_gather_into_tensor(row, self.piece.detach())"
+REDUCES, DIVIDES = "dist.reduce_scatter_tensor(self.piece.grad, row)", "        self.piece.grad /= self.ranks\n"
+
+WRONG["06.12", "sgd"] = {
+    "gradients are added up over them, and their mean": {DIVIDES: ""},
+    "the sum of the gradients is divided by it twice": {"/= self.ranks": "/= self.ranks**2"},
+    "has learnt from this rank's own rows alone": {
+        REDUCES: f"self.piece.grad = {MY_PART}",
+        DIVIDES: "",
+    },
+    "every step has the rate of the start": {"= self.inner.param_groups": "= [dict(self.inner.param_groups[0])]"},
+    "a gradient is left from the step before": {"one.grad = None": "pass"},
+    "rank 0: the weights are those of the start": {"one.copy_(row": "one.clone().copy_(row"},
+    "the weights of rank 1 are other ones: does each rank get every piece?": {
+        GATHERS: f"{MY_PART}.data.copy_(self.piece)"
+    },
+    "nothing is remembered from one step to the next": {
+        "self.inner.step()": "self.inner.state.clear()\n        self.inner.step()"
+    },
+    "to all_reduce: every rank gets the mean of all gradients": {
+        REDUCES: f"dist.all_reduce(row)\n        self.piece.grad = {MY_PART}.clone()"
+    },
+    "rank 0's states are to be a dict with 'momentum_buffer'": {
+        "self.inner.state[self.piece].items() if one.shape == self.piece.shape": "self.inner.state.items()"
+    },
+    "remembers 158 numbers as 'momentum_buffer', 2.0 x its piece of 79": {
+        "nn.Parameter(piece.clone())": "nn.Parameter(self.row(one.detach() for one in self.params))",
+        REDUCES: "dist.all_reduce(row)\n        self.piece.grad = row.clone()",
+        GATHERS: "row = self.piece.detach()",
+    },
+}
+WRONG["06.12", "adamw"] = {
+    "2.weight is frozen, and is stepped as if its gradient were 0": {
+        " if one.requires_grad]": "]",
+        "self.row(one.grad for": "self.row(torch.zeros_like(one) if one.grad is None else one.grad for",
+    },
+    "line 48: AttributeError: 'NoneType' object has no attribute 'flatten'": {" if one.requires_grad]": "]"},
+}

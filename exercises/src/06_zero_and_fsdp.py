@@ -763,6 +763,127 @@ check("06.11", fsdp_loop)
 # hint("06.11")
 
 # %% [markdown]
+# ## 06.12
+#
+# *Own file · hard · 45 minutes.* **You learn** to put ZeRO-1 around an optimizer that somebody else has written.
+#
+# AdamW remembers two numbers for each weight, and momentum one. With data parallelism every rank remembers all of them. But an optimizer
+# treats each number by itself, so it does not mind if it is given only a piece. Write `Sharded`, which takes any such class of
+# `torch.optim`, in plain PyTorch:
+#
+# ```python
+# optimizer = Sharded(model.parameters(), torch.optim.AdamW, lr=0.02, weight_decay=0.3)
+# ```
+#
+# Lay all parameters that learn behind each other in **one row**, in the order in which they come. Fill it with zeros until the number of
+# ranks divides it, and cut it into equally long pieces, one for each rank. What has `requires_grad=False` is not in the row.
+#
+# | name | what it does |
+# | --- | --- |
+# | `step()` | averages the ranks' gradients, steps this rank's piece, and gives every rank all new weights |
+# | `zero_grad()` | forgets the gradients, as every optimizer's does |
+# | `param_groups` | the list of the optimizer inside; the loop sets another learning rate there before each step |
+# | `states()` | a dict of what the optimizer inside remembers of each number of this rank's piece, by the optimizer's names, such as `exp_avg` |
+
+# %% [markdown]
+# The loop in `main` is ready; you may change it. The check starts your script on 2 and on 4 processes and gives it a folder with `task.pt`,
+# whose keys `main` uses: `weights` from which to start, `batches` of 16 rows, the name of the `optimizer` and its `options`, a list of
+# `rates`, and the names of `frozen` weights. Each rank saves its weights and its states as `answer-0.pt`, `answer-1.pt` and so on.
+#
+# **Target:** on every rank the weights of one device, with SGD (and its momentum) and with AdamW. A rank remembers nothing that is longer
+# than its piece, and all pieces together are what one device remembers. In each step there are one reduce-scatter and one all-gather,
+# each of this piece, and no other message that is longer than 16 bytes.
+#
+# To start it yourself, run `save_script("06.12", sharded_optimizer)`.
+
+# %% nbgrader={"grade": false, "grade_id": "06-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+sharded_optimizer = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+
+class Sharded:
+    def __init__(self, params, optimizer_class, **options):
+        # params: of the model; options: what the optimizer's class is given, such as lr
+        ### BEGIN SOLUTION
+        self.ranks = dist.get_world_size()
+        self.params = [one for one in params if one.requires_grad]
+        piece = self.row(one.detach() for one in self.params).chunk(self.ranks)[dist.get_rank()]
+        self.piece = nn.Parameter(piece.clone())
+        self.inner = optimizer_class([self.piece], **options)
+        self.param_groups = self.inner.param_groups
+        ### END SOLUTION
+
+    def step(self):
+        ### BEGIN SOLUTION
+        row = self.row(one.grad for one in self.params)
+        self.piece.grad = torch.empty_like(self.piece)
+        dist.reduce_scatter_tensor(self.piece.grad, row)
+        self.piece.grad /= self.ranks
+        self.inner.step()
+        dist.all_gather_into_tensor(row, self.piece.detach())
+        with torch.no_grad():
+            begin = 0
+            for one in self.params:
+                one.copy_(row[begin : begin + one.numel()].view_as(one))
+                begin += one.numel()
+        ### END SOLUTION
+
+    def zero_grad(self):
+        ### BEGIN SOLUTION
+        for one in self.params:
+            one.grad = None
+        ### END SOLUTION
+
+    def states(self):
+        ### BEGIN SOLUTION
+        return {name: one for name, one in self.inner.state[self.piece].items() if one.shape == self.piece.shape}
+
+    def row(self, tensors):
+        row = torch.cat([one.flatten() for one in tensors])
+        return F.pad(row, (0, -len(row) % self.ranks))
+        ### END SOLUTION
+
+
+def make_model():
+    layers = nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 7), nn.GELU(), nn.Linear(7, 3)
+    return nn.Sequential(*layers).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    for name in task["frozen"]:
+        model.get_parameter(name).requires_grad_(False)
+    optimizer = Sharded(model.parameters(), getattr(torch.optim, task["optimizer"]), **task["options"])
+    for (x, y), rate in zip(task["batches"], task["rates"]):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        rows, targets = x.chunk(ranks)[rank], y.chunk(ranks)[rank]
+        F.cross_entropy(model(rows), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    answer = {"weights": model.state_dict(), "states": optimizer.states()}
+    torch.save(answer, f"{folder}/answer-{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("06.12", sharded_optimizer)
+# hint("06.12")
+
+# %% [markdown]
 # ## Where this leads
 #
 # Row, piece, gather, reduce-scatter, and care for when each of them happens: that is all of FSDP, and `Unit` is one in fifty lines. It
