@@ -115,9 +115,10 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:
     """The first error, or else who hangs; and where the ranks' collectives part, which may be why."""
     apart = first_difference(ended)
-    for rank, one in enumerate(ended):
-        if one.status:
-            return f"an error on rank {rank}: {_error_of(one)}{apart and f'; {apart}'}"
+    failed = [(rank, _error_of(one)) for rank, one in enumerate(ended) if one.status]
+    if failed:  # whose error is a lost connection has lost it to one that failed before
+        rank, error = min(failed, key=lambda found: "gloo/transport" in found[1])
+        return f"an error on rank {rank}: {error}{apart and f'; {apart}'}"
     hanging = [rank for rank, one in enumerate(ended) if one.status is None]
     if not hanging:
         return None
