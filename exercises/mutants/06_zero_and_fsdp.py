@@ -380,8 +380,8 @@ WRONG["06.11", "kept"] = {
 
 # 06.12 -----------------------------------------------------------------------------------------------------------
 
-MY_PART, GATHERS = "row.chunk(self.ranks)[dist.get_rank()]", "dist.all_gather_into_tensor(row, self.piece.detach())"
-REDUCES, DIVIDES = "dist.reduce_scatter_tensor(self.piece.grad, row)", "        self.piece.grad /= self.ranks\n"
+MY_PART, GATHERS = "row.chunk(self.ranks)[dist.get_rank()]", "dist.all_gather_single(row, self.piece.detach())"
+REDUCES, DIVIDES = "dist.reduce_scatter_single(self.piece.grad, row)", "        self.piece.grad /= self.ranks\n"
 
 WRONG["06.12", "sgd"] = {
     "gradients are added up over them, and their mean": {DIVIDES: ""},

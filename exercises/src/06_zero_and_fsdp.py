@@ -679,9 +679,9 @@ check("06.10", Saved)
 # Of each batch, rank r takes part r of `x.chunk(world_size)`, and cuts it into two micro-batches, by `chunk` again. The loss is the mean
 # of the cross-entropy over all rows of the batch.
 #
-# - **Units.** Each block is a unit. The first and the last layer, which stay, are the unit of the root.
+# - **Units.** Each block is a unit. What is left, the first and the last layer, is the unit of the root.
 # - **Numbers.** Weights are gathered in bfloat16, and forward and backward compute in it. The loss is computed from the scores in float32.
-#   Gradients are added up in float32, over micro-batches and over ranks. The optimizer steps weights that are in float32.
+#   Gradients are added up in float32, over micro-batches and over ranks. The weights that the optimizer steps are in float32.
 # - **When.** If `keep` is `False`, a block is whole only while it computes, so each micro-batch gathers it twice; the root's unit stays
 #   whole from forward to backward. If `keep` is `True`, each unit is gathered **once in a step**, for both micro-batches. Either way
 #   gradients travel once in a step.
@@ -822,10 +822,10 @@ class Sharded:
         ### BEGIN SOLUTION
         row = self.row(one.grad for one in self.params)
         self.piece.grad = torch.empty_like(self.piece)
-        dist.reduce_scatter_tensor(self.piece.grad, row)
+        dist.reduce_scatter_single(self.piece.grad, row)
         self.piece.grad /= self.ranks
         self.inner.step()
-        dist.all_gather_into_tensor(row, self.piece.detach())
+        dist.all_gather_single(row, self.piece.detach())
         with torch.no_grad():
             begin = 0
             for one in self.params:

@@ -112,8 +112,8 @@ _ZERO = ScriptExercise(
         "gradient of the same shape before each step. It need not know that there is a model.",
         "torch.cat makes the row, and F.pad its zeros: -length % ranks of them. The row of gradients is laid in the "
         "same way, from the .grad of the same tensors in the same order.",
-        "dist.reduce_scatter_tensor(piece, row) adds up and leaves each rank its piece; gloo cannot average, so divide "
-        "yourself. dist.all_gather_into_tensor(row, piece) is the way back.",
+        "dist.reduce_scatter_single(piece, row) adds up and leaves each rank its piece; gloo cannot average, so divide "
+        "yourself. dist.all_gather_single(row, piece) is the way back.",
         "The loop writes into optimizer.param_groups, and the optimizer inside reads its own: let both be one list. "
         "optimizer.state[tensor] is a dict of what it remembers of a tensor; not all in it is as long as the piece.",
     ),
