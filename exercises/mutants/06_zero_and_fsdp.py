@@ -403,7 +403,7 @@ WRONG["06.12", "sgd"] = {
         REDUCES: f"dist.all_reduce(row)\n        self.piece.grad = {MY_PART}.clone()"
     },
     "rank 0's states are to be a dict with 'momentum_buffer'": {
-        "self.inner.state[self.piece].items() if one.shape == self.piece.shape": "self.inner.state.items()"
+        "states.items() if one.shape == self.piece.shape": "self.inner.state.items()"
     },
     "remembers 158 numbers as 'momentum_buffer', 2.0 x its piece of 79": {
         "nn.Parameter(piece.clone())": "nn.Parameter(self.row(one.detach() for one in self.params))",
@@ -416,5 +416,5 @@ WRONG["06.12", "adamw"] = {
         " if one.requires_grad]": "]",
         "self.row(one.grad for": "self.row(torch.zeros_like(one) if one.grad is None else one.grad for",
     },
-    "line 48: AttributeError: 'NoneType' object has no attribute 'flatten'": {" if one.requires_grad]": "]"},
+    "AttributeError: 'NoneType' object has no attribute 'flatten'": {" if one.requires_grad]": "]"},
 }

@@ -762,7 +762,7 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 from torch.nn import functional as F
 
-WORDS, WIDTH, HIDDEN, HEADS, LAYERS = 42, 12, 20, 4, 2
+WORDS, WIDTH, INNER, HEADS, LAYERS = 42, 12, 20, 4, 2
 
 
 class Attention(nn.Module):
@@ -771,15 +771,17 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
     def forward(self, x):
-        q, k, v = (one(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for one in (self.q, self.k, self.v))
-        return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        read = self.q(x), self.k(x), self.v(x)
+        q, k, v = (one.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for one in read)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(seen.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate, self.up = (nn.Linear(WIDTH, HIDDEN, bias=False) for _ in range(2))
-        self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
+        self.gate, self.up = (nn.Linear(WIDTH, INNER, bias=False) for _ in range(2))
+        self.down = nn.Linear(INNER, WIDTH, bias=False)
 
     def forward(self, x):
         return self.down(F.silu(self.gate(x)) * self.up(x))
@@ -831,8 +833,9 @@ def main(folder):
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    whole = model.state_dict()
-    whole = {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in whole.items()}
+    whole = {}
+    for name, one in model.state_dict().items():
+        whole[name] = one.full_tensor() if hasattr(one, "full_tensor") else one
     if rank == 0:
         torch.save(whole, f"{folder}/answer.pt")
     dist.barrier()
@@ -916,7 +919,7 @@ def main(folder):
     gradients = {name: one.grad for name, one in parts.items()} | {"x": x.grad}
     if kv_heads < ranks:
         several = ranks // kv_heads
-        groups = [dist.new_group(range(start, start + several)) for start in range(0, ranks, several)]
+        groups = [dist.new_group(range(at, at + several)) for at in range(0, ranks, several)]
         both = torch.stack([gradients["k"], gradients["v"]])
         dist.all_reduce(both, group=groups[rank // several])
         gradients["k"], gradients["v"] = both
