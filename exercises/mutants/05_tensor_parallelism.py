@@ -555,3 +555,98 @@ WRONG["05.10", "calls"] = {
         ADD: "torch.cat([term.flatten() for term in terms])",
     },
 }
+
+# 05.11 -----------------------------------------------------------------------------------------------------------
+
+WRONG["05.11", "sgd"] = {
+    "these are the logits put together, 42 numbers for each of 16 positions": {
+        "output_layouts=Shard(-1), use_local_output=False": "output_layouts=Replicate()",
+        "with tp.loss_parallel():": "if True:",
+    },
+    "makes 32 all-reduces of 1536 B in 2 steps (target 20), as many as if q, k and v": {
+        'plan = {"attention": once, "mlp": once}': "plan = {}"
+    },
+    "makes 28 all-reduces of 1536 B in 2 steps (target 20); is the gradient": {
+        '{"attention": once, "mlp": once}': '{"mlp": once}'
+    },
+    "makes 12 all-reduces of 1536 B in 2 steps (target 20): 1 for the embedding": {
+        '"attention": once, ': "",
+        '"attention.[qkv]", ': "",
+        '"attention.o", "mlp.down"': '"mlp.down",',
+    },
+    "makes 18 all-reduces of 1536 B": {'"embedding": tp.RowwiseParallel(input_layouts=Replicate()), ': ""},
+    "its part of the weights: these are gathered once, at the end": {
+        "tp.RowwiseParallel(input_layouts=Replicate())": "tp.ColwiseParallel(output_layouts=Replicate())"
+    },
+    "all of them compute one loss, so nothing is averaged": {"loss.backward()": "(loss / ranks).backward()"},
+    "the norms have learnt, and what is cut has not": {
+        "    mesh =": "    stepped = list(model.parameters())\n    mesh =",
+        "(model.parameters(), lr": "(stepped, lr",
+    },
+    "between blocks every rank is to have all numbers": {
+        '"mlp.down"), tp.RowwiseParallel()': '"mlp.down"), tp.RowwiseParallel(output_layouts=Shard(1))',
+        "tp.PrepareModuleInput(input_layouts=Replicate()": "tp.PrepareModuleInput(input_layouts=Shard(1)",
+        '"mlp": once}': '"mlp": once, "norm?": tp.SequenceParallel()}',
+        "tp.RowwiseParallel(input_layouts=Replicate())": "tp.RowwiseParallel(input_layouts=Replicate(), "
+        'output_layouts=Shard(1)), "norm": tp.SequenceParallel()',
+        "tp.ColwiseParallel(output": "tp.ColwiseParallel(input_layouts=Shard(1), output",
+    },
+    "is no part of a weight": {
+        '("attention.[qkv]", ': "(",
+        '("attention.o", "mlp.down")': '("mlp.down",)',
+        "    for block": '    plan["attention.[qkv]"] = tp.ColwiseParallel(output_layouts=Replicate())\n'
+        '    plan["attention.o"] = tp.RowwiseParallel(input_layouts=Replicate())\n    for block',
+    },
+    "a gradient is left from the step before": {"optimizer.zero_grad()": "pass"},
+    "in tensor parallelism every rank has the same batch": {
+        'in task["batches"]:': "in (one.chunk(ranks)[rank] for one in task['batches']):"
+    },
+    "embedding.weight is a DTensor": {"torch.save(whole": "torch.save(model.state_dict()"},
+    "embedding.weight has shape (21, 12), expected (42, 12)": {"one.full_tensor() if": "one.to_local() if"},
+}
+
+# 05.12 -----------------------------------------------------------------------------------------------------------
+
+LEAVES, ENTERS = (
+    "x = x.clone()\n        dist.all_reduce(x)",
+    "gradient = gradient.contiguous()\n        dist.all_reduce(gradient)",
+)
+
+PASSES_ON = "backward(ctx, gradient):\n        return gradient"
+
+WRONG["05.12", "cut"] = {
+    "rank 0: the output is only this rank's share of the sum": {LEAVES: "x = x.clone()"},
+    "the output is with the input added 2 times": {"x + Leave.apply(seen": "Leave.apply(x + seen"},
+    "the output is without the input": {"x + Leave": "Leave"},
+    "the output is what attention gives that sees later positions too": {"is_causal=True, ": ""},
+    "scores are divided by the root of the width": {"is_causal=True, ": "is_causal=True, scale=x.shape[-1] ** -0.5, "},
+    "the gradient of x is only this rank's share": {ENTERS: "pass"},
+    "the gradient of x is with that of the added input 2 times": {
+        "read = Enter.apply(F.rms_norm(x, ": "x_in = Enter.apply(x)\n    read = (F.rms_norm(x_in, ",
+        "x + Leave": "x_in + Leave",
+    },
+    "the gradient of x is with what flows through attention 2 times": {
+        PASSES_ON: f"{PASSES_ON} * dist.get_world_size()"
+    },
+    "the gradient of norm is only this rank's share": {"Enter.apply(F.rms_norm(x, ": "(F.rms_norm(Enter.apply(x), "},
+    "the gradient of norm is exactly 2.0 x the right one": {
+        "    gradients = {": "    dist.all_reduce(parts['norm'].grad)\n    gradients = {"
+    },
+    "rank 0 makes 4 all-reduces of 800 B, as large as x": {
+        "read = Enter.apply(": "read = (",
+        "(read @ parts": "(Enter.apply(read) @ parts",
+    },
+    "the gradient of norm has shape (20,), expected (10,)": {
+        "{name: one.grad for": "{name: torch.cat([one.grad, one.grad]) for"
+    },
+}
+WRONG["05.12", "shared"] = {
+    "the gradient of k is only what this rank's own heads give": {"if kv_heads < ranks": "if False"},
+    "2 heads of keys: output right; rank 0: the gradient of k is the sum over all ranks": {
+        ", group=groups[rank // several]": ""
+    },
+    "besides these two rank 0 hands over 1440 B": {
+        "        dist.all_reduce(both, group": "        dist.all_reduce(both.clone(), group=groups[rank // several])\n"
+        "        dist.all_reduce(both.clone(), group=groups[rank // several])\n        dist.all_reduce(both, group"
+    },
+}

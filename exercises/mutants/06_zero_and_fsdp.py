@@ -377,3 +377,82 @@ WRONG["06.10", "edges"] = {
     "after an evaluation: step 2: ": {KEEPS: "True", FREED: EVERY_OTHER_TIME},
     "an evaluation between each backward and its update: step 2: ": {KEEPS: "not self.is_last"},
 }
+
+# 06.11 -----------------------------------------------------------------------------------------------------------
+
+WRONG["06.11", "freed"] = {
+    "no weights are gathered in bfloat16; rank 0's calls": {"param_dtype=torch.bfloat16, ": ""},
+    "gradients are added up in bfloat16": {", reduce_dtype=torch.float32": ""},
+    "is cross_entropy given scores.float()": {"model(rows).float()": "model(rows)"},
+    "each loss is a mean over one of them": {" / MICRO_BATCHES\n            loss": "\n            loss"},
+    "pieces of 921 numbers; as asked they have 288 (a block's) and 57": {"for block in model[1:-1]": "for block in []"},
+    "reduce-scatters the blocks 18 times in all (target 9)": {"_sync(last)": "_sync(True)"},
+    "the weights are those of the start": {"_sync(last)": "_sync(False)"},
+    "a gradient is left from the step before": {"optimizer.zero_grad()": "pass"},
+    "gathers the blocks 18 times in all (target 36)": {
+        'reshard_after_forward=not task["keep"]': "reshard_after_forward=False"
+    },
+    "there is no tensor '0.weight'; found nothing": {
+        "full_state_dict=True": "full_state_dict=True, cpu_offload=True",
+        "if rank == 0": "if rank == 1",
+    },
+    "the weights that the optimizer steps are in bfloat16": {
+        "    mesh =": "    model.bfloat16()\n    mesh =",
+        "torch.save(whole": "torch.save({name: one.float() for name, one in whole.items()}",
+    },
+    "fully_shard averages over them": {"/ MICRO_BATCHES\n": "/ MICRO_BATCHES / ranks\n"},
+    "0.weight is a DTensor": {"torch.save(whole": "torch.save(model.state_dict()"},
+    "if each process takes all rows": {"part.chunk(ranks)[rank]": "part"},
+    "2.0 x its part of the weights": {
+        "    whole = get": "    [one.full_tensor() for one in model.parameters()]\n    whole = get"
+    },
+}
+WRONG["06.11", "kept"] = {
+    "forward and backward still compute with the weights of the start": {
+        'last or not task["keep"]': 'not task["keep"]'
+    },
+    "gathers the blocks 18 times in all (target 9)": {
+        'set_reshard_after_backward(last or not task["keep"])': "set_reshard_after_backward(True)"
+    },
+}
+
+# 06.12 -----------------------------------------------------------------------------------------------------------
+
+MY_PART, GATHERS = "row.chunk(self.ranks)[dist.get_rank()]", "dist.all_gather_single(row, self.piece.detach())"
+REDUCES, DIVIDES = "dist.reduce_scatter_single(self.piece.grad, row)", "        self.piece.grad /= self.ranks\n"
+
+WRONG["06.12", "sgd"] = {
+    "gradients are added up over them, and their mean": {DIVIDES: ""},
+    "the sum of the gradients is divided by it twice": {"/= self.ranks": "/= self.ranks**2"},
+    "has learnt from this rank's own rows alone": {
+        REDUCES: f"self.piece.grad = {MY_PART}",
+        DIVIDES: "",
+    },
+    "every step has the rate of the start": {"= self.inner.param_groups": "= [dict(self.inner.param_groups[0])]"},
+    "a gradient is left from the step before": {"one.grad = None": "pass"},
+    "rank 0: the weights are those of the start": {"one.copy_(row": "one.clone().copy_(row"},
+    "the weights of rank 1 are other ones: does each rank get every piece?": {
+        GATHERS: f"{MY_PART}.data.copy_(self.piece)"
+    },
+    "nothing is remembered from one step to the next": {
+        "self.inner.step()": "self.inner.state.clear()\n        self.inner.step()"
+    },
+    "to all_reduce: every rank gets the mean of all gradients": {
+        REDUCES: f"dist.all_reduce(row)\n        self.piece.grad = {MY_PART}.clone()"
+    },
+    "rank 0's states are to be a dict with 'momentum_buffer'": {
+        "states.items() if one.shape == self.piece.shape": "self.inner.state.items()"
+    },
+    "remembers 158 numbers as 'momentum_buffer', 2.0 x its piece of 79": {
+        "nn.Parameter(piece.clone())": "nn.Parameter(self.row(one.detach() for one in self.params))",
+        REDUCES: "dist.all_reduce(row)\n        self.piece.grad = row.clone()",
+        GATHERS: "row = self.piece.detach()",
+    },
+}
+WRONG["06.12", "adamw"] = {
+    "2.weight is frozen, and is stepped as if its gradient were 0": {
+        " if one.requires_grad]": "]",
+        "self.row(one.grad for": "self.row(torch.zeros_like(one) if one.grad is None else one.grad for",
+    },
+    "AttributeError: 'NoneType' object has no attribute 'flatten'": {" if one.requires_grad]": "]"},
+}

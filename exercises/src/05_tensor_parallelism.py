@@ -3,7 +3,8 @@
 #
 # [Lesson 05](../../notebooks/05_tensor_parallelism.ipynb) shared matrices among ranks. Here you cut them yourself, forward and backward, from
 # a single linear map to the loss, and you hunt two bugs. For 05.6 to 05.8 and for 05.10 do the lesson's *Going deeper* as well. The forward of
-# 05.5 stands there, so try that one before. The ten exercises take about four and a half hours. If you have one, do 05.2, 05.3 and 05.4.
+# 05.5 stands there, so try that one before. The last two are scripts of your own, without this course. The twelve exercises take more than five
+# hours. If you have one, do 05.2, 05.3 and 05.4.
 
 # %% [markdown]
 # ## How to work
@@ -33,7 +34,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_lib import comm
-from course_lib.checks import check, given, hint
+from course_lib.checks import check, given, hint, save_script
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
@@ -729,6 +730,247 @@ class Gathered(Spread):
 
 
 check("05.10", Gathered)
+
+# %% [markdown]
+# ## 05.11
+#
+# *Own file · hard · 45 minutes.* **You learn** to plan tensor parallelism for a whole model, and to see in its messages whether the plan is good.
+#
+# With `parallelize_module` you no longer write sums. You write a plan: which layer is cut how, and what it gets and gives. PyTorch adds
+# whatever communication makes the plan right, so a poor plan works too. It is only slow. Write a script for `torchrun` that trains the
+# small Llama below, with a plan that needs nothing which it could spare.
+#
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which the training starts, whole |
+# | `batches` | for each step a batch of tokens, (2, 9): the first eight are read, the last eight are to be guessed |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+#
+# Every rank has the same batch. The loss is the mean of the cross-entropy over all 16 positions. At the end, rank 0 saves the model's state
+# dict as `answer.pt` in the same folder, whole, with plain tensors and the names of `weights`.
+
+# %% [markdown]
+# **Target:** the weights of one device, with SGD and with AdamW. All weights but the norms are cut, the embedding and the head along the
+# words (there are 42, which 4 does not divide; `DTensor` sees to that). And of messages:
+#
+# - Between two blocks every rank has all positions. Of all-reduces of this size, a step has one for the embedding, two for each
+#   block in forward, two for each block in backward, and one for the head in backward.
+# - The logits are never put together. `loss_parallel` needs three sums of one number for each position; four are allowed.
+# - Nothing else travels in a step. Weights are gathered at the end, once.
+#
+# To start it yourself, run `save_script("05.11", planned_loop)`. [The script of lesson 05](../../notebooks/scripts/05_tensor_parallel.py) has
+# a plan too, for sequence parallelism, so yours will be another one.
+
+# %% nbgrader={"grade": false, "grade_id": "05-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+planned_loop = """
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor.parallel as tp
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.nn import functional as F
+
+WORDS, WIDTH, INNER, HEADS, LAYERS = 42, 12, 20, 4, 2
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        read = self.q(x), self.k(x), self.v(x)
+        q, k, v = (one.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for one in read)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(seen.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = (nn.Linear(WIDTH, INNER, bias=False) for _ in range(2))
+        self.down = nn.Linear(INNER, WIDTH, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.attention = nn.RMSNorm(WIDTH), Attention()
+        self.norm2, self.mlp = nn.RMSNorm(WIDTH), MLP()
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.blocks(self.embedding(tokens))))
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = Model().double()
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    mesh = dist.init_device_mesh("cpu", (ranks,))
+    once = tp.PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+    plan = {"attention": once, "mlp": once}
+    plan |= dict.fromkeys(("attention.[qkv]", "mlp.gate", "mlp.up"), tp.ColwiseParallel())
+    plan |= dict.fromkeys(("attention.o", "mlp.down"), tp.RowwiseParallel())
+    for block in model.blocks:
+        tp.parallelize_module(block, mesh, plan)
+    logits = tp.ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    ends = {"embedding": tp.RowwiseParallel(input_layouts=Replicate()), "head": logits}
+    tp.parallelize_module(model, mesh, ends)
+    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
+    for tokens in task["batches"]:
+        with tp.loss_parallel():
+            loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    whole = {}
+    for name, one in model.state_dict().items():
+        whole[name] = one.full_tensor() if hasattr(one, "full_tensor") else one
+    if rank == 0:
+        torch.save(whole, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("05.11", planned_loop)
+# hint("05.11")
+
+# %% [markdown]
+# ## 05.12
+#
+# *Own file · hard · 45 minutes.* **You learn** to cut attention when there are fewer heads of keys than ranks.
+#
+# Most Llamas have many heads of queries and few of keys and values: head h of the queries reads head h // (heads / kv_heads) of the keys.
+# Cut such a block over 4 ranks, and with 2 heads of keys each of them is needed on two ranks. Both have a copy, and both copies must stay
+# the same. Write the block and its backward in plain PyTorch, without `DTensor`.
+#
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `x`, `gradient` | the input, and the gradient of the output: both whole, (2, 5, 10), alike on every rank |
+# | `heads`, `kv_heads`, `dim` | heads of queries, heads of keys and of values, and the numbers of a head |
+# | `weights` | whole: `norm` (10), `q` (heads · dim, 10), `k` and `v` (kv_heads · dim, 10), `o` (10, heads · dim) |
+#
+# On one device the block is this, with q, k and v cut into heads, and each position seeing itself and what stands before it:
+#
+# ```python
+# read = F.rms_norm(x, (10,), norm)
+# q, k, v = read @ q.T, read @ k.T, read @ v.T
+# output = x + attention(q, k, v) @ o.T  # scores are divided by the root of dim
+# ```
+
+# %% [markdown]
+# Rank r holds part r of the heads of queries: these rows of `q` and these columns of `o`. Of `k` and `v` it holds the rows of the heads that
+# its queries read, and `norm` whole. Each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: under `output` the whole output, and
+# under `gradients` a dict with those of `x`, `norm`, `q`, `k`, `v` and `o`. Of a weight it is the gradient of the part that this rank holds,
+# as one device has it, also if other ranks hold the same part.
+#
+# **Target:** one all-reduce as large as `x` in forward and one in backward. Where heads of keys are on several ranks, these ranks, and only these, add
+# up their gradients after backward, each number once. Nothing else travels.
+#
+# To start it yourself, run `save_script("05.12", attention_block)`.
+
+# %% nbgrader={"grade": false, "grade_id": "05-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+attention_block = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    x, weights = task["x"].requires_grad_(), task["weights"]
+    heads, kv_heads, dim = task["heads"], task["kv_heads"], task["dim"]
+    ### BEGIN SOLUTION
+    own, group = heads // ranks, heads // kv_heads
+    mine = slice(rank * own * dim, (rank + 1) * own * dim)
+    first, last = rank * own // group, ((rank + 1) * own - 1) // group
+    read_by_mine = slice(first * dim, (last + 1) * dim)
+    parts = {name: weights[name][read_by_mine] for name in "kv"}
+    parts |= {"norm": weights["norm"], "q": weights["q"][mine], "o": weights["o"][:, mine]}
+    parts = {name: one.clone().requires_grad_() for name, one in parts.items()}
+
+    read = Enter.apply(F.rms_norm(x, x.shape[-1:], parts["norm"]))
+    q, k, v = ((read @ parts[name].T).unflatten(-1, (-1, dim)).transpose(1, 2) for name in "qkv")
+    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    output = x + Leave.apply(seen.transpose(1, 2).flatten(2) @ parts["o"].T)
+    output.backward(task["gradient"])
+
+    gradients = {name: one.grad for name, one in parts.items()} | {"x": x.grad}
+    if kv_heads < ranks:
+        several = ranks // kv_heads
+        groups = [dist.new_group(range(at, at + several)) for at in range(0, ranks, several)]
+        both = torch.stack([gradients["k"], gradients["v"]])
+        dist.all_reduce(both, group=groups[rank // several])
+        gradients["k"], gradients["v"] = both
+    torch.save({"output": output.detach(), "gradients": gradients}, f"{folder}/answer-{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("05.12", attention_block)
+# hint("05.12")
 
 # %% [markdown]
 # ## Where this leads

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
-from course_lib.checks import check, given, hint
+from course_lib.checks import check, given, hint, save_script
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
@@ -669,6 +669,232 @@ class Saved(Saving):
 
 check("06.10", Saved)
 # hint("06.10")
+
+# %% [markdown]
+# ## 06.11
+#
+# *Own file · hard · 45 minutes.* **You learn** to set up PyTorch's own FSDP, and to say what it gathers, when, and in which dtype.
+#
+# Your model no longer fits, so `fully_shard` is to cut it. Your network is slow, so weights shall travel in bfloat16. And a sum of many
+# gradients needs more digits than bfloat16 has. Write a script for `torchrun` that trains this way, with `fully_shard` of
+# `torch.distributed.fsdp`.
+#
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which the training starts, whole and in float32 |
+# | `batches` | pairs `(x, y)` of all rows of a batch: `x` is (32, 6), `y` holds a class for each row |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+# | `keep` | `False`: memory is short. `True`: there is memory, and the network is slow |
+#
+# Of each batch, rank r takes part r of `x.chunk(world_size)`, and cuts it into two micro-batches, by `chunk` again. The loss is the mean
+# of the cross-entropy over all rows of the batch.
+#
+# - **Units.** Each block is a unit. What is left, the first and the last layer, is the unit of the root.
+# - **Numbers.** Weights are gathered in bfloat16, and forward and backward compute in it. The loss is computed from the scores in float32.
+#   Gradients are added up in float32, over micro-batches and over ranks. The weights that the optimizer steps are in float32.
+# - **When.** If `keep` is `False`, a block is whole only while it computes, so each micro-batch gathers it twice; the root's unit stays
+#   whole from forward to backward. If `keep` is `True`, each unit is gathered **once in a step**, for both micro-batches. Either way
+#   gradients travel once in a step.
+
+# %% [markdown]
+# At the end, rank 0 saves the model's whole state dict in float32 as `answer.pt` in the same folder. Its names are those of `weights`. The
+# parts of a width of 10 are not equally long on 4 ranks, and of the last layer's 3 rows one rank has none; you need nothing for that.
+#
+# **Target:** the weights that one device gets if it rounds at the same places, with SGD and with AdamW. The check counts what your
+# processes hand to `torch.distributed`: each unit's gathers and reduce-scatters, with dtype and bytes. In float32 only the weights of the end
+# are gathered, once.
+#
+# To start it yourself, run `save_script("06.11", fsdp_loop)`. It writes your script and a `task.pt` into a folder, and tells you the line for
+# a terminal. [The script of lesson 06](../../notebooks/scripts/06_fsdp.py) has most of the calls that you need; look there when you are stuck.
+
+# %% nbgrader={"grade": false, "grade_id": "06-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+fsdp_loop = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional as F
+
+MICRO_BATCHES = 2
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(10), nn.Linear(10, 26), nn.Linear(26, 10)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(6, 10), Block(), Block(), Block(), nn.Linear(10, 3))
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    mesh = dist.init_device_mesh("cpu", (ranks,))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model[1:-1]:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not task["keep"])
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
+    for x, y in task["batches"]:
+        mine = [part.chunk(ranks)[rank].chunk(MICRO_BATCHES) for part in (x, y)]
+        for number, (rows, targets) in enumerate(zip(*mine), start=1):
+            last = number == MICRO_BATCHES
+            model.set_requires_gradient_sync(last)
+            model.set_reshard_after_backward(last or not task["keep"])
+            loss = F.cross_entropy(model(rows).float(), targets) / MICRO_BATCHES
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    if rank == 0:
+        torch.save(whole, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("06.11", fsdp_loop)
+# hint("06.11")
+
+# %% [markdown]
+# ## 06.12
+#
+# *Own file · hard · 45 minutes.* **You learn** to put ZeRO-1 around an optimizer that somebody else has written.
+#
+# AdamW remembers two numbers for each weight, and momentum one. With data parallelism every rank remembers all of them. But an optimizer
+# treats each number by itself, so it does not mind if it is given only a piece. Write `Sharded`, which takes any such class of
+# `torch.optim`, in plain PyTorch:
+#
+# ```python
+# optimizer = Sharded(model.parameters(), torch.optim.AdamW, lr=0.02, weight_decay=0.3)
+# ```
+#
+# Lay all parameters that learn behind each other in **one row**, in the order in which they come. Fill it with zeros until the number of
+# ranks divides it, and cut it into equally long pieces, one for each rank. What has `requires_grad=False` is not in the row.
+#
+# | name | what it does |
+# | --- | --- |
+# | `step()` | averages the ranks' gradients, steps this rank's piece, and gives every rank all new weights |
+# | `zero_grad()` | forgets the gradients, as every optimizer's does |
+# | `param_groups` | the list of the optimizer inside; the loop sets another learning rate there before each step |
+# | `states()` | a dict of what the optimizer inside remembers of each number of this rank's piece, by the optimizer's names, such as `exp_avg` |
+
+# %% [markdown]
+# The loop in `main` is ready; you may change it. The check starts your script on 2 and on 4 processes and gives it a folder with `task.pt`,
+# whose keys `main` uses: `weights` from which to start, `batches` of 16 rows, the name of the `optimizer` and its `options`, a list of
+# `rates`, and the names of `frozen` weights. Each rank saves its weights and its states as `answer-0.pt`, `answer-1.pt` and so on.
+#
+# **Target:** on every rank the weights of one device, with SGD (and its momentum) and with AdamW. A rank remembers nothing that is longer
+# than its piece, and all pieces together are what one device remembers. In each step there are one reduce-scatter and one all-gather,
+# each of this piece, and no other message of more than two numbers.
+#
+# To start it yourself, run `save_script("06.12", sharded_optimizer)`.
+
+# %% nbgrader={"grade": false, "grade_id": "06-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+sharded_optimizer = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+
+class Sharded:
+    def __init__(self, params, optimizer_class, **options):
+        # params: of the model; options: what the optimizer's class is given, such as lr
+        ### BEGIN SOLUTION
+        self.ranks = dist.get_world_size()
+        self.params = [one for one in params if one.requires_grad]
+        piece = self.row(one.detach() for one in self.params).chunk(self.ranks)[dist.get_rank()]
+        self.piece = nn.Parameter(piece.clone())
+        self.inner = optimizer_class([self.piece], **options)
+        self.param_groups = self.inner.param_groups
+        ### END SOLUTION
+
+    def step(self):
+        ### BEGIN SOLUTION
+        row = self.row(one.grad for one in self.params)
+        self.piece.grad = torch.empty_like(self.piece)
+        dist.reduce_scatter_single(self.piece.grad, row)
+        self.piece.grad /= self.ranks
+        self.inner.step()
+        dist.all_gather_single(row, self.piece.detach())
+        with torch.no_grad():
+            begin = 0
+            for one in self.params:
+                one.copy_(row[begin : begin + one.numel()].view_as(one))
+                begin += one.numel()
+        ### END SOLUTION
+
+    def zero_grad(self):
+        ### BEGIN SOLUTION
+        for one in self.params:
+            one.grad = None
+        ### END SOLUTION
+
+    def states(self):
+        ### BEGIN SOLUTION
+        states = self.inner.state[self.piece]
+        return {name: one for name, one in states.items() if one.shape == self.piece.shape}
+
+    def row(self, tensors):
+        row = torch.cat([one.flatten() for one in tensors])
+        return F.pad(row, (0, -len(row) % self.ranks))
+        ### END SOLUTION
+
+
+def make_model():
+    layers = nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 7), nn.GELU(), nn.Linear(7, 3)
+    return nn.Sequential(*layers).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    for name in task["frozen"]:
+        model.get_parameter(name).requires_grad_(False)
+    optimizer = Sharded(model.parameters(), getattr(torch.optim, task["optimizer"]), **task["options"])
+    for (x, y), rate in zip(task["batches"], task["rates"]):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        rows, targets = x.chunk(ranks)[rank], y.chunk(ranks)[rank]
+        F.cross_entropy(model(rows), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    answer = {"weights": model.state_dict(), "states": optimizer.states()}
+    torch.save(answer, f"{folder}/answer-{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("06.12", sharded_optimizer)
+# hint("06.12")
 
 # %% [markdown]
 # ## Where this leads

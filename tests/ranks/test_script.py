@@ -45,6 +45,11 @@ def test_each_process_is_told_who_it_is():
     assert [(one.status, one.problems) for one in ended] == [(0, "")] * 3
 
 
+def test_each_process_computes_on_one_thread_as_under_torchrun():
+    ended = run_script("import torch; print(torch.get_num_threads())", 2, timeout=200)
+    assert [one.printed for one in ended] == ["1\n"] * 2
+
+
 def test_nobody_outside_this_machine_reaches_the_store_at_which_they_meet():
     ended = run_script(LISTENS, 2, timeout=200)
     assert [(one.status, one.printed.split()) for one in ended] == [(0, ["0100007F"])] * 2, ended  # 127.0.0.1

@@ -53,6 +53,8 @@ def _malformed(found: Any, want: Tensors) -> str | None:
         return f"among the weights there is no tensor {missing[0]!r}; found {names}{way_out}"
     for name, right in want.items():
         tensor = found[name]
+        if hasattr(tensor, "full_tensor"):
+            return f"{name} is a DTensor, of which this rank has saved its own piece: save the whole, by full_tensor()"
         if tensor.shape != right.shape:
             return f"{name} has shape {tuple(tensor.shape)}, expected {tuple(right.shape)}"
         if tensor.dtype != right.dtype:
