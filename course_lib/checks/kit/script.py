@@ -26,6 +26,7 @@ TASK = "task.pt"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
 _LINE = re.compile(r'File "[^"]*script\.py", line (\d+)')
 _OURS = re.compile(r"^\s*(from|import)\s+course_lib\b", re.MULTILINE)
+_LOST = "gloo/transport"  # in the error of a process whose connection to another one broke
 _PATIENCE = 3  # times a function's limit: processes that import parts of PyTorch first, on a machine that does more
 
 
@@ -115,9 +116,9 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:
     """The first error, or else who hangs; and where the ranks' collectives part, which may be why."""
     apart = first_difference(ended)
-    for rank, one in enumerate(ended):
-        if one.status:
-            return f"an error on rank {rank}: {_error_of(one)}{apart and f'; {apart}'}"
+    if failed := [rank for rank, one in enumerate(ended) if one.status]:
+        rank = min(failed, key=lambda rank: _LOST in _error_of(ended[rank]))  # not one that only lost another
+        return f"an error on rank {rank}: {_error_of(ended[rank])}{apart and f'; {apart}'}"
     hanging = [rank for rank, one in enumerate(ended) if one.status is None]
     if not hanging:
         return None
