@@ -197,7 +197,7 @@ WRONG["08.11", "exposed"] = {
     "was it put back after the all-reduce?": {"p.grad.copy_(part.view_as(p) / ranks)": "pass"},
     "is one step in it, and all of it?": {"            step()\n": "            step(), model.zero_grad(), step()\n"},
     "no backward is in it": {
-        "        with profile(": f"        name == 'after' and model(rows).square().mean().backward()\n        with profile(",
+        "        with profile(": f"{FORWARD}\n        with profile(",
         f"    def after():\n{FORWARD}": "    def after():",
     },
     "there is no after0.json": {"/{name}{rank}.json": "/{name}_{rank}.json"},
@@ -220,9 +220,10 @@ SUMMED, ALONG_DP = "dist.all_reduce(square)", "dist.all_reduce(p.grad, group=dp_
 OF_HEAD = '(square + w["head"].grad.square().sum())'
 
 WRONG["08.12", "two"] = {
+    "after all steps; ranks that should hold the same do": {ALONG_DP: "dist.all_reduce(p.grad)"},
     "no gradient was clipped": {"min(1.0, max_norm / norm.item())": "1.0"},
     "head should be the same on ranks 0 and 1, and is not": {SUMMED: "pass"},
-    "as often as there are ranks along tp": {' if name != "head"': "", OF_HEAD: "square"},
+    "as often as there are ranks along tp": {'w if name != "head") / dp': "w) / dp", OF_HEAD: "square"},
     "and the head is not in it": {OF_HEAD: "square"},
     "up0 has shape (16, 8), expected (8, 8)": {".detach() for": ".detach().repeat(tp, 1) for"},
     "there is no rank0.pt": {"/rank{rank}.pt": "/{rank}.pt"},
@@ -234,11 +235,10 @@ WRONG["08.12", "four"] = {
     },
     "on ranks 0 and 2, and is not": {ALONG_DP: "pass"},
     "once for each of the dp ranks that hold them": {" / dp\n    dist": "\n    dist"},
-    "ranks that should hold the same do": {ALONG_DP: "dist.all_reduce(p.grad)"},
     "to its group along dp (ranks 0, 2), 2.0 x the target": {
         "p.grad /= dp": f"{ALONG_DP}\n            p.grad /= dp * dp"
     },
 }
 HANGS["08.12", "two"] = {
-    "; ": {SUMMED: "if dp * square > max_norm**2:\n        dist.all_reduce(square)"},
+    "a hang: ranks 0, 1 had not ended": {SUMMED: "if dp * square > max_norm**2:\n        dist.all_reduce(square)"},
 }

@@ -2,124 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil, isclose
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from course_lib.checks.kit.own_tensors import wrong_tensors
-from course_lib.checks.kit.script import Ran, ScriptExercise, Start
+from course_lib.checks.kit.script import Ran, ScriptExercise
 from course_lib.checks.kit.spec import Level
+from course_lib.checks.module_07.meshes import MISTAKES, ROWS, STEPS, WIDTH, Mesh, make_task, mistaken_norms, trained
 from course_lib.verify.ratios import exactly, times
 
-WIDTH, HIDDEN, CLASSES, ROWS, STEPS = 8, 16, 4, 8, 4
 _SMALL = 128  # bytes of norms and their like; the smallest activation has twice as many
-_CUT = {"up.weight": 0, "up.bias": 0, "down.weight": 1}  # the dim along tp; the rest is whole there
-
-_MISTAKES = {
-    "never": "the gradients were not clipped; do you scale what the optimizer reads?",
-    "always": "gradients below max_norm are made larger: clipping only makes smaller",
-    "kept": "the gradients of the step before are still there",
-}
-
-_Pieces = Mapping[str, Tensor]
 
 
-class _Block(nn.Module):
-    """The one that stands in the learner's file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(F.gelu(self.up(self.norm(x))))
-        return x + y
-
-
-def _model() -> nn.Sequential:
-    return nn.Sequential(_Block(), _Block(), nn.Linear(WIDTH, CLASSES)).double()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Mesh(Start):
-    """A start on a mesh of dp by tp."""
-
-    tp: int
-    optimizer: str = "SGD"
-
-    @property
-    def dp(self) -> int:
-        """How many ranks share a piece that tp has cut."""
-        return self.world_size // self.tp
-
-    def __str__(self) -> str:
-        return f"a mesh of {self.dp} x {self.tp}, {self.optimizer}"
-
-    def piece(self, name: str, whole: Tensor, rank: int) -> Tensor:
-        """What a rank holds of a tensor that tp cuts first, and FSDP then by rows."""
-        if (dim := next((dim for end, dim in _CUT.items() if name.endswith(end)), None)) is not None:
-            whole = whole.chunk(self.tp, dim)[rank % self.tp]
-        rows = whole.chunk(self.dp)
-        return rows[rank // self.tp] if rank // self.tp < len(rows) else whole[:0]
-
-    def pieces(self, whole: _Pieces, rank: int) -> dict[str, Tensor]:
-        """All of a rank."""
-        return {name: self.piece(name, tensor, rank) for name, tensor in whole.items()}
-
-
-def _task(case: _Mesh, seed: int) -> dict[str, Any]:
-    """The norm at which gradients are clipped lies between those of the steps, so some are and some are not."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1013 * seed + 29)
-        weights = _model().state_dict()
-        batches = [(torch.randn(ROWS, WIDTH).double(), torch.randint(CLASSES, (ROWS,))) for _ in range(STEPS)]
-    rate = 0.01 if case.optimizer == "AdamW" else 0.2
-    task = {"weights": weights, "batches": batches, "optimizer": case.optimizer, "rate": rate, "tp": case.tp}
-    norms = _trained(task | {"max_norm": torch.inf})[1]
-    return task | {"max_norm": (min(norms) + max(norms)) / 2}
-
-
-def _trained(task: Mapping[str, Any], mistake: str = "") -> tuple[dict[str, Tensor], list[float]]:
-    """One device: the weights at the end, and the norm of each step's gradients before they are clipped."""
-    model, norms = _model(), []
-    model.load_state_dict(task["weights"])
-    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
-    for x, y in task["batches"]:
-        if mistake != "kept":
-            optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        norms.append(float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])))
-        scale = 1.0 if mistake == "never" else task["max_norm"] / (norms[-1] + 1e-6)
-        for p in model.parameters():
-            assert p.grad is not None
-            p.grad *= scale if mistake == "always" else min(scale, 1.0)
-        optimizer.step()
-    return model.state_dict(), norms
-
-
-def _gradients(task: Mapping[str, Any], rows: int = ROWS) -> dict[str, Tensor]:
-    """Of the first step, from so many rows of its batch."""
-    model, (x, y) = _model(), task["batches"][0]
-    model.load_state_dict(task["weights"])
-    F.cross_entropy(model(x[:rows]), y[:rows]).backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
-def _verdict(case: _Mesh, ran: Ran) -> str | None:
+def _verdict(case: Mesh, ran: Ran) -> str | None:
     """Shapes of the pieces, norms, then the pieces themselves, then what has travelled."""
     task, saved = dict(ran.task), [ran.saved(f"rank{rank}.pt") for rank in range(case.world_size)]
     if not all(isinstance(one, dict) and {"pieces", "norms"} <= one.keys() for one in saved):
         return "each rank's file is to hold a dict with 'pieces' and 'norms'"
-    want, norms = _trained(task)
+    want, norms = trained(task)
     for rank, one in enumerate(saved):
         if reason := _wrong_norms(case, task, one["norms"], norms):
             return f"rank {rank}: {reason}{_other_rows(case, ran)}"
-    wrong = {sentence: _trained(task, mistake)[0] for mistake, sentence in _MISTAKES.items()}
+    wrong = {sentence: trained(task, mistake)[0] for mistake, sentence in MISTAKES.items()}
     for rank, one in enumerate(saved):
         start, right = case.pieces(task["weights"], rank), case.pieces(want, rank)
         instead = {sentence: case.pieces(tensors, rank) for sentence, tensors in wrong.items()}
@@ -132,7 +40,7 @@ def _verdict(case: _Mesh, ran: Ran) -> str | None:
     return next(filter(None, (_traffic(case, ran, rank) for rank in range(case.world_size))), None)
 
 
-def _wrong_norms(case: _Mesh, task: Mapping[str, Any], found: Any, want: list[float]) -> str | None:
+def _wrong_norms(case: Mesh, task: Mapping[str, Any], found: Any, want: list[float]) -> str | None:
     if not isinstance(found, list | tuple) or len(found) != len(want) or any(isinstance(x, str) for x in found):
         return f"'norms' is to be a list of {len(want)} numbers, one for each step"
     for step, (got, right) in enumerate(zip(map(float, found), want, strict=True), start=1):
@@ -142,9 +50,9 @@ def _wrong_norms(case: _Mesh, task: Mapping[str, Any], found: Any, want: list[fl
         if isclose(got, min(right, task["max_norm"]), rel_tol=1e-4):
             return f"{text}: that is the norm after clipping"
         if step > 1:
-            later = {why: _trained(task, mistake)[1][step - 1] for mistake, why in _MISTAKES.items()}
+            later = {why: trained(task, mistake)[1][step - 1] for mistake, why in MISTAKES.items()}
             return f"{text}, and those before are right{_named(later, got)}"
-        return text + (_named(_mistaken(case, task), got) or f", so yours is {exactly(got / right)} it")
+        return text + (_named(mistaken_norms(case, task), got) or f", so yours is {exactly(got / right)} it")
     return None
 
 
@@ -152,34 +60,7 @@ def _named(mistakes: Mapping[str, float], got: float) -> str:
     return next((f": {why}" for why, norm in mistakes.items() if isclose(got, norm, rel_tol=1e-6)), "")
 
 
-def _mistaken(case: _Mesh, task: Mapping[str, Any]) -> dict[str, float]:
-    """What other sums give, by what is said of each."""
-    whole, part = _gradients(task), _gradients(task, ROWS // case.dp)
-    ranks, tp = range(case.world_size), case.tp
-    norms = {rank: _norm(case.pieces(whole, rank).values()) for rank in ranks}
-
-    def along(some: Iterable[int]) -> float:
-        return sum(norms[rank] ** 2 for rank in some) ** 0.5
-
-    found = {
-        "that is the norm of the rows of dp 0 alone: do all ranks read them?": _norm(part.values()),
-        "what is whole on each rank along tp is counted there as often as it stands": along(ranks),
-    }
-    for i in range(case.dp):
-        found[f"that is added up over ranks {i * tp} to {i * tp + tp - 1} along tp alone"] = along(
-            range(i * tp, i * tp + tp)
-        )
-    for j in range(tp):
-        found["that is added up along dp alone: what the other ranks along tp hold is missing"] = along(ranks[j::tp])
-    found |= {f"that is the norm of the pieces of rank {rank} alone": norms[rank] for rank in ranks}
-    return found
-
-
-def _norm(tensors: Iterable[Tensor]) -> float:
-    return sum(float(x.square().sum()) for x in tensors) ** 0.5
-
-
-def _other_rows(case: _Mesh, ran: Ran) -> str:
+def _other_rows(case: Mesh, ran: Ran) -> str:
     """A hint at the rows, if the activations that are added up along tp have another number of them."""
     sizes = {call.bytes for call in ran.ended[0].calls if call.operation == "all_reduce" and call.bytes > _SMALL}
     right = ROWS // case.dp * WIDTH * 8
@@ -189,7 +70,7 @@ def _other_rows(case: _Mesh, ran: Ran) -> str:
     return f"; a block's sum along tp has {rows}, and its ranks are to read the same {ROWS // case.dp}"
 
 
-def _traffic(case: _Mesh, ran: Ran, rank: int) -> str | None:
+def _traffic(case: Mesh, ran: Ran, rank: int) -> str | None:
     """On dp each unit is gathered and its gradients are scattered; on tp a block adds up forward and backward."""
     i, j = divmod(rank, case.tp)
     dp, tp = (", ".join(map(str, range(case.world_size)[cut])) for cut in _groups(case, i, j))
@@ -214,11 +95,11 @@ def _traffic(case: _Mesh, ran: Ran, rank: int) -> str | None:
     return None
 
 
-def _groups(case: _Mesh, i: int, j: int) -> tuple[slice, slice]:
+def _groups(case: Mesh, i: int, j: int) -> tuple[slice, slice]:
     return slice(j, None, case.tp), slice(i * case.tp, (i + 1) * case.tp)
 
 
-def _cut_along_tp(case: _Mesh, ran: Ran) -> dict[str, Tensor]:
+def _cut_along_tp(case: Mesh, ran: Ran) -> dict[str, Tensor]:
     alone = replace(case, world_size=case.tp)
     return alone.pieces(ran.task["weights"], 0)
 
@@ -233,21 +114,21 @@ def _in_a_step(rank: int, operation: str, axis: str, found: float, target: int) 
     return f"values right, but rank {rank} hands {found:g} B a step to {operation} along {axis}{ratio}: {way_out}"
 
 
-_MESH = ScriptExercise(
+_OWN_MESH = ScriptExercise(
     key="07.10",
     title="your own mesh of dp and tp",
-    task=_task,
+    task=make_task,
     verdict=_verdict,
     levels={
         "axes": Level(
             points=2,
-            cases=(_Mesh(world_size=2, tp=2), _Mesh(world_size=2, tp=1)),
+            cases=(Mesh(world_size=2, tp=2), Mesh(world_size=2, tp=1)),
             praise="each axis alone trains as one device does, clipped by one norm",
         ),
         "mesh": Level(
             points=3,
             again=True,
-            cases=(_Mesh(world_size=4, tp=2), _Mesh(world_size=4, tp=2, optimizer="AdamW")),
+            cases=(Mesh(world_size=4, tp=2), Mesh(world_size=4, tp=2, optimizer="AdamW")),
             praise="and so do both together, with SGD and AdamW; each axis carries what it has to",
         ),
     },

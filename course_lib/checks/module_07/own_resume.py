@@ -16,23 +16,25 @@ from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
 from course_lib.verify.ratios import times
 
-WIDTHS, ROWS, STEPS, STOP, FALL = (16, 64, 8), 8, 5, 3, 0.8
-FOLDER, WHOLE = "checkpoint", ".metadata"  # what torch writes last
+_WIDTHS, _ROWS, _STEPS, _STOP, _FALL = (16, 64, 8), 8, 5, 3, 0.8
+_FOLDER, _WHOLE = "checkpoint", ".metadata"  # what torch writes last
 _SMALL = 64  # bytes of lengths and their like, which no piece of the model is as short as
 _FILE = re.compile(r"__(\d+)_\d+\.distcp")
 
 
 def _model() -> nn.Module:
     """The one that stands in the learner's file."""
-    return nn.Sequential(nn.Linear(WIDTHS[0], WIDTHS[1]), nn.GELU(), nn.Linear(WIDTHS[1], WIDTHS[2])).double()
+    return nn.Sequential(nn.Linear(_WIDTHS[0], _WIDTHS[1]), nn.GELU(), nn.Linear(_WIDTHS[1], _WIDTHS[2])).double()
 
 
 def _task(case: Start, seed: int) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1019 * seed + 37)
         weights = _model().state_dict()
-        batches = [(torch.randn(ROWS, WIDTHS[0]).double(), torch.randint(WIDTHS[2], (ROWS,))) for _ in range(STEPS)]
-    return {"weights": weights, "batches": batches, "rate": 0.02, "stop": STOP}
+        batches = [
+            (torch.randn(_ROWS, _WIDTHS[0]).double(), torch.randint(_WIDTHS[2], (_ROWS,))) for _ in range(_STEPS)
+        ]
+    return {"weights": weights, "batches": batches, "rate": 0.02, "stop": _STOP}
 
 
 _Batches = list[tuple[Tensor, Tensor]]
@@ -53,7 +55,7 @@ class _Run:
     def steps(self, batches: _Batches, rate: float) -> _Run:
         """A step on each; `rate` is that of the first."""
         for number, (x, y) in enumerate(batches):
-            self.optimizer.param_groups[0]["lr"] = rate * FALL**number
+            self.optimizer.param_groups[0]["lr"] = rate * _FALL**number
             self.optimizer.zero_grad()
             F.cross_entropy(self.model(x), y).backward()
             self.optimizer.step()
@@ -71,7 +73,7 @@ def _trained(task: Mapping[str, Any], mistake: str = "") -> dict[str, Tensor]:
     if mistake == "no states":
         run.renew()
     first = 0 if mistake == "no number" else stop - (mistake == "once more")
-    run.steps(batches[first:], rate * FALL ** (0 if mistake == "own rate" else first))
+    run.steps(batches[first:], rate * _FALL ** (0 if mistake == "own rate" else first))
     return run.model.state_dict()
 
 
@@ -90,8 +92,8 @@ _MISTAKES = {
 def _verdict(case: Start, ran: Ran) -> str | None:
     """How many steps each start has made, then what came out, then how the checkpoint was written."""
     task = dict(ran.task)
-    if not (ran.folder / FOLDER / WHOLE).is_file():
-        return f"the first start left no whole checkpoint: there is no {FOLDER}/{WHOLE}, which dcp.save writes last"
+    if not (ran.folder / _FOLDER / _WHOLE).is_file():
+        return f"the first start left no whole checkpoint: there is no {_FOLDER}/{_WHOLE}, which dcp.save writes last"
     wrong_start = _wrong_steps(case, ran)
     want, mistakes = _trained(task), {why: _trained(task, mistake) for mistake, why in _MISTAKES.items()}
     for rank in range(case.then):
@@ -116,7 +118,7 @@ def _pieces(whole: Mapping[str, Tensor], ranks: int, rank: int) -> dict[str, Ten
 def _wrong_steps(case: Start, ran: Ran) -> str | None:
     """By the gradients that are cut and added up in each step."""
     bytes_of_all = sum(tensor.nbytes for tensor in ran.task["weights"].values())
-    ranks, right = (case.world_size, case.then), (STOP, STEPS - STOP)
+    ranks, right = (case.world_size, case.then), (_STOP, _STEPS - _STOP)
     for number, (ended, size, want) in enumerate(zip(ran.starts, ranks, right, strict=True)):
         sent = sum(call.bytes for call in ended[0].calls if call.operation.startswith("reduce_scatter"))
         if (steps := sent * size / bytes_of_all) != want:
@@ -128,7 +130,7 @@ def _whole(case: Start, ran: Ran) -> str | None:
     """Who gathers more than its forward needs, or writes more than its own pieces."""
     weights = sum(tensor.nbytes for tensor in ran.task["weights"].values())
     for number, (ended, ranks) in enumerate(zip(ran.starts, (case.world_size, case.then), strict=True)):
-        target = (STOP, STEPS - STOP)[number] * weights // ranks
+        target = (_STOP, _STEPS - _STOP)[number] * weights // ranks
         for rank, one in enumerate(ended):
             found = sum(c.bytes for c in one.calls if c.operation.startswith("all_gather") and c.bytes > _SMALL)
             if found > target:
@@ -137,7 +139,7 @@ def _whole(case: Start, ran: Ran) -> str | None:
                     "what its forwards need: so a rank holds a whole state, and each is to save and load its pieces"
                 )
     sizes: Counter[int] = Counter()
-    for path in (ran.folder / FOLDER).iterdir():
+    for path in (ran.folder / _FOLDER).iterdir():
         if (named := _FILE.fullmatch(path.name)) is not None:
             sizes[int(named[1])] += path.stat().st_size
     if missing := [rank for rank in range(case.world_size) if not sizes[rank]]:

@@ -17,23 +17,23 @@ from course_lib.ranks.script import Ended
 from course_lib.verify.equality import close, scale_of
 from course_lib.verify.ratios import exactly, times
 
-WIDTH, LAYERS, ROWS, BUCKETS = 128, 6, 64, 3
+_WIDTH, _LAYERS, _ROWS, _BUCKETS = 128, 6, 64, 3
 _LAUNCH, _RUN, _COMPUTE, _BACKWARD = "c10d::allreduce_", "gloo:", "aten::", "autograd::engine::evaluate_function"
 _STEPS = {"after": "after backward", "during": "during backward"}
 
 
 def _model() -> nn.Module:
     """The one that stands in the learner's file."""
-    return nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS)]).double()
+    return nn.Sequential(*[nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.GELU()) for _ in range(_LAYERS)]).double()
 
 
 def _task(case: Start, seed: int) -> dict[str, Any]:
     """Buckets are listed as backward fills them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1031 * seed + 43)
-        weights, x = _model().state_dict(), torch.randn(ROWS, WIDTH).double()
-    names, each = list(weights)[::-1], len(weights) // BUCKETS
-    return {"weights": weights, "x": x, "buckets": [names[i * each : (i + 1) * each] for i in range(BUCKETS)]}
+        weights, x = _model().state_dict(), torch.randn(_ROWS, _WIDTH).double()
+    names, each = list(weights)[::-1], len(weights) // _BUCKETS
+    return {"weights": weights, "x": x, "buckets": [names[i * each : (i + 1) * each] for i in range(_BUCKETS)]}
 
 
 def _verdict(case: Start, ran: Ran) -> str | None:
@@ -89,10 +89,10 @@ def _wrong_trace(events: Sequence[Event], one: Ended) -> str | None:
     runs, launches = named(events, _RUN), named(events, _LAUNCH)
     if not named(events, _BACKWARD):
         return "no backward is in it: let the profiler see the whole step"
-    if len(runs) != BUCKETS or len(launches) != BUCKETS:
+    if len(runs) != _BUCKETS or len(launches) != _BUCKETS:
         return (
             f"it holds {plural(len(launches), 'launch')} ({_LAUNCH}) and {plural(len(runs), 'run')} "
-            f"({_RUN}all_reduce) of all-reduces, and a step has {BUCKETS} buckets: is one step in it, and all of it?"
+            f"({_RUN}all_reduce) of all-reduces, and a step has {_BUCKETS} buckets: is one step in it, and all of it?"
         )
     if pids := {run.pid for run in runs} - {one.pid}:
         return f"it is of process {pids.pop()}, and this rank is process {one.pid}"
@@ -105,9 +105,9 @@ def _wrong_place(events: Sequence[Event], step: str) -> str | None:
     end = max(event.end for event in backward)
     early = sum(event.start < end for event in launches)
     if step == "after" and early:
-        return f"{early} of {BUCKETS} all-reduces are launched before backward has ended; that is the second step"
-    if step == "during" and early < BUCKETS:
-        what = "none is" if not early else f"only {early} of {BUCKETS} are"
+        return f"{early} of {_BUCKETS} all-reduces are launched before backward has ended; that is the second step"
+    if step == "during" and early < _BUCKETS:
+        what = "none is" if not early else f"only {early} of {_BUCKETS} are"
         return f"of the all-reduces {what} launched before backward has ended; launch each when its bucket is full"
     return None
 
