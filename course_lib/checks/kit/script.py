@@ -7,6 +7,7 @@ to `torch.distributed`, counted below all of PyTorch's layers (`ranks.counted`).
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ TASK = "task.pt"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
 _LINE = re.compile(r'File "[^"]*script\.py", line (\d+)')
 _OURS = re.compile(r"^\s*(from|import)\s+course_lib\b", re.MULTILINE)
+_LOG_OF_MESHES = logging.getLogger("torch.distributed.device_mesh")
 _LOST = "gloo/transport"  # in the error of a process whose connection to another one broke
 _PATIENCE = 3  # times a function's limit: processes that import parts of PyTorch first, on a machine that does more
 
@@ -61,11 +63,14 @@ class Ran:
         if not path.exists():
             found = ", ".join(sorted(one.name for one in self.folder.iterdir() if one.name != TASK)) or "nothing"
             raise _Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
+        _LOG_OF_MESHES.disabled = True  # a DTensor that was saved makes it write a line for each
         try:
             return torch.load(path, weights_only=True)
         except Exception as error:
             reason = str(error).strip().splitlines()[0][:120]
             raise _Unreadable(f"{name} cannot be read ({reason}): save tensors, numbers, lists and dicts") from None
+        finally:
+            _LOG_OF_MESHES.disabled = False
 
 
 class _Unreadable(Exception):

@@ -77,6 +77,8 @@ def _wrong_times(times: Any, task: Mapping[str, Any]) -> str | None:
         return f"is to hold {sizes} lists, one for each size, of {repeats} seconds each; warm-ups are left out"
     if not all(isinstance(x, float) and x > 0 for one in times for x in one):
         return "holds what is no time: each is a float above 0, in seconds"
+    if any(len(set(one)) == 1 for one in times):
+        return f"holds the same time {repeats} times for one size: measure each all-reduce by itself"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,7 @@ class Mesh(Start):
 
     def piece(self, name: str, whole: Tensor, rank: int) -> Tensor:
         """What a rank holds of a tensor that tp cuts first, and FSDP then by rows."""
-        if (dim := next((dim for end, dim in _CUT.items() if name.endswith(end)), None)) is not None:
+        if (dim := _dim_along_tp(name)) is not None:
             whole = whole.chunk(self.tp, dim)[rank % self.tp]
         rows = whole.chunk(self.dp)
         return rows[rank // self.tp] if rank // self.tp < len(rows) else whole[:0]
@@ -66,6 +67,10 @@ class Mesh(Start):
     def pieces(self, whole: _Pieces, rank: int) -> dict[str, Tensor]:
         """All of a rank."""
         return {name: self.piece(name, tensor, rank) for name, tensor in whole.items()}
+
+
+def _dim_along_tp(name: str) -> int | None:
+    return next((dim for end, dim in _CUT.items() if name.endswith(end)), None)
 
 
 def make_task(case: Mesh, seed: int) -> dict[str, Any]:
@@ -125,6 +130,10 @@ def mistaken_norms(case: Mesh, task: Mapping[str, Any]) -> dict[str, float]:
         )
     for j in range(tp):
         found["that is added up along dp alone: what the other ranks along tp hold is missing"] = along(ranks[j::tp])
+    cut = {name: x for name, x in whole.items() if _dim_along_tp(name) is not None}
+    mine = _norm(x for rank in range(tp) for x in case.pieces(cut, rank).values())
+    rest = _norm(x for name, x in whole.items() if name not in cut)
+    found["what tp has cut is added up along tp alone, and dp cuts it too"] = math.hypot(mine, rest)
     found |= {f"that is the norm of the pieces of rank {rank} alone": norms[rank] for rank in ranks}
     return found
 

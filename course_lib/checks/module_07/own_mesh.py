@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from course_lib.checks.kit.own_tensors import wrong_tensors
+from course_lib.checks.kit.own_tensors import malformed, wrong_tensors
 from course_lib.checks.kit.script import Ran, ScriptExercise
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_07.meshes import MISTAKES, ROWS, STEPS, WIDTH, Mesh, make_task, mistaken_norms, trained
@@ -25,6 +25,8 @@ def _verdict(case: Mesh, ran: Ran) -> str | None:
         return "each rank's file is to hold a dict with 'pieces' and 'norms'"
     want, norms = trained(task)
     for rank, one in enumerate(saved):
+        if reason := malformed(one["pieces"], case.pieces(want, rank)):
+            return f"rank {rank}: {reason}"
         if reason := _wrong_norms(case, task, one["norms"], norms):
             return f"rank {rank}: {reason}{_other_rows(case, ran)}"
     wrong = {sentence: trained(task, mistake)[0] for mistake, sentence in MISTAKES.items()}

@@ -73,7 +73,9 @@ def _trained(task: Mapping[str, Any], mistake: str = "") -> dict[str, Tensor]:
     if mistake == "no states":
         run.renew()
     first = 0 if mistake == "no number" else stop - (mistake == "once more")
-    run.steps(batches[first:], rate * _FALL ** (0 if mistake == "own rate" else first))
+    rows = _ROWS // 2 if mistake == "half" else _ROWS
+    left = [(x[:rows], y[:rows]) for x, y in batches[first:]]
+    run.steps(left, rate * _FALL ** (0 if mistake == "own rate" else first))
     return run.model.state_dict()
 
 
@@ -84,6 +86,7 @@ _MISTAKES = {
     "loaded put back into the model and the optimizer?",
     "no number": "the second start has weights and AdamW, and begins with batch 1 again",
     "own rate": "the second start begins with the rate of step 1, on the batches that are left",
+    "half": "the second start trains on the first half of each batch: among how many ranks does it share the rows?",
     "saved early": "one batch is left out: the checkpoint is that before its last step",
     "once more": "one batch is trained on twice: the second start begins with the batch that the first ended with",
 }
