@@ -2,7 +2,7 @@
 # # Exercises 02: collectives
 #
 # [Lesson 02](../../notebooks/02_collectives.ipynb) took an all-reduce apart. Here you put one together yourself, message by message, and at the end you write
-# a script that needs nothing of this course.
+# two scripts that need nothing of this course.
 
 # %% [markdown]
 # ## How to work

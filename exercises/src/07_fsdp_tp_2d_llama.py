@@ -2,7 +2,8 @@
 # # Exercises 07: FSDP × TP
 #
 # [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) sent two cuts through one Llama. Here you say for any rank whom it talks to and what
-# it holds, choose both degrees, and hunt three bugs, one of which was released. If you have one hour, do 07.1, 07.3 and 07.7.
+# it holds, choose both degrees, and hunt three bugs, one of which was released. At the end you write two scripts with PyTorch's own
+# mesh and checkpoints. If you have one hour, do 07.1, 07.3 and 07.7.
 
 # %% [markdown]
 # ## How to work

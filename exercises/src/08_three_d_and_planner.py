@@ -2,7 +2,8 @@
 # # Exercises 08: three axes and a planner
 #
 # [Lesson 08](../../notebooks/08_three_d_and_planner.ipynb) let a program choose among a million layouts. Here you write its parts: the mesh, the
-# price of a step, the rules, the front, and two searches. If you have an hour, do 08.2, 08.3 and 08.6.
+# price of a step, the rules, the front, and two searches. At the end you leave the formulas: you profile a step of your own, and mend a
+# script that stands still. If you have an hour, do 08.2, 08.3 and 08.6.
 
 # %% [markdown]
 # ## How to work

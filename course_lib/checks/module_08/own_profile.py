@@ -128,8 +128,12 @@ def _wrong_time(found: Any, events: Sequence[Event], which: tuple[str, int], ran
         ),
         "ops are subtracted one by one there, and one that stands in another is subtracted twice": length(runs)
         - sum(length(union([op])) - length(without(union([op]), runs)) for op in named(events, _COMPUTE)),
+        "those are the launches (c10d::), and the collectives run on gloo's threads": length(
+            without(union(named(events, _LAUNCH)), ops)
+        ),
         "only the first collective is in it": length(without(union(named(events, _RUN)[:1]), ops)),
         "those are milliseconds": right / 1000,
+        "those are seconds": right / 1e6,
     }
     for rank in range(len(ran.ended)):
         if rank != which[1] and not isinstance(other := events_of(ran.folder / f"{which[0]}{rank}.json"), str):
@@ -137,7 +141,7 @@ def _wrong_time(found: Any, events: Sequence[Event], which: tuple[str, int], ran
                 without(union(named(other, _RUN)), union(named(other, _COMPUTE)))
             )
     text = f"of {which[0]}{which[1]}.json it says {found:.1f} us, and {right:.1f} us are exposed"
-    return text + next((f": {why}" for why, value in others.items() if _same(found, value)), "")
+    return text + next((f": {why}" for why, value in others.items() if isclose(found, value, rel_tol=1e-4)), "")
 
 
 def _same(got: float, want: float) -> bool:
