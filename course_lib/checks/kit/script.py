@@ -28,7 +28,7 @@ _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
 _LINE = re.compile(r'File "[^"]*script\.py", line (\d+)')
 _OURS = re.compile(r"^\s*(from|import)\s+course_lib\b", re.MULTILINE)
 _LOG_OF_MESHES = logging.getLogger("torch.distributed.device_mesh")
-_LOST = "gloo/transport"  # in the error of a process whose connection to another one broke
+_LOST = "by peer"  # in gloo's error on a process whose connection to another one was closed or reset
 _PATIENCE = 3  # times a function's limit: processes that import parts of PyTorch first, on a machine that does more
 
 
