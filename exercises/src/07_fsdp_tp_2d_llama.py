@@ -641,7 +641,7 @@ check("07.9", Mended)
 #
 # **Target:** the norms and the weights of one device, with SGD and with AdamW. In each step a block's weights are gathered along dp for
 # forward and again for backward, the rest once, and each gradient is reduced once. Along tp, a block adds up activations once forward
-# and once backward. What has at most 128 bytes is not counted, so the norms may travel as they like.
+# and once backward. Tensors of up to sixteen numbers are not counted, so the norms may travel as they like.
 #
 # To start it yourself, run `save_script("07.10", mesh_of_two)`. [The script of lesson 07](../../notebooks/scripts/07_fsdp_tp.py) has both
 # cuts, and puts its norms on the mesh in another way; look there when you are stuck.
