@@ -131,7 +131,7 @@ def _wrong_line(answer: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -
         ),
     }
     cause = next((f": {why}" for why, line in others.items() if found.is_near(line, sizes, seconds)), "")
-    if not cause and found.swapped.is_near(_fitted(sizes, seconds, -1.0), sizes, seconds):
+    if not cause and _Line(found.beta, found.alpha).is_near(_fitted(sizes, seconds, -1.0), sizes, seconds):
         cause = ": they are in each other's place"
     right = _fitted(sizes, seconds, -1.0)
     return (
@@ -146,11 +146,6 @@ class _Line:
 
     alpha: float
     beta: float
-
-    @property
-    def swapped(self) -> _Line:
-        """With both numbers in each other's place."""
-        return _Line(self.beta, self.alpha)
 
     def is_near(self, other: _Line, sizes: Sequence[float], seconds: Sequence[float]) -> bool:
         """Whether both say the same of every row, up to a ten-thousandth: they were solved in another way."""
