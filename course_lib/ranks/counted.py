@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TextIO
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from course_lib.ranks.watch import ALIKE, BELOW, tensors_in
@@ -38,6 +39,7 @@ class Call(NamedTuple):
     ranks: int  # in the group
     line: int  # of the script; 0 if none of its lines led here
     dtype: str = ""
+    members: str = ""  # of the group, as in "0, 2": two axes of a mesh may be equally long
 
     def __str__(self) -> str:
         size = f" of {self.bytes} B" * (self.bytes > 0)
@@ -74,7 +76,8 @@ class _Counted:
         group = ProcessGroup.unbox(given["process_group"])
         _groups.setdefault(group.group_name, group)
         dtype = str(own[0].dtype).removeprefix("torch.") if own else ""
-        call = Call(self._name, sum(x.nbytes for x in own), group.size(), _line_of(self._script), dtype)
+        size, members = sum(x.nbytes for x in own), ", ".join(map(str, dist.get_process_group_ranks(group)))
+        call = Call(self._name, size, group.size(), _line_of(self._script), dtype, members)
         self._book.write(json.dumps(call) + "\n")
         return self._operator.redispatch(keys & BELOW, *args, **options)
 

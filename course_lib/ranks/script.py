@@ -107,7 +107,6 @@ def _take_part(
     warnings.simplefilter("default")  # whoever started us may take each for an error; torchrun does not
     count_into(f"{folder}/{rank}.calls", f"{folder}/script.py")
     sys.argv = ["script.py", *filter(None, [argument])]
-    _compute_on_one_thread()
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it
     book = Saved()
     try:
@@ -115,13 +114,6 @@ def _take_part(
             runpy.run_path(f"{folder}/script.py", run_name="__main__")
     finally:
         Path(f"{folder}/{rank}.saved").write_text(str(book.most), encoding="utf-8")
-
-
-def _compute_on_one_thread() -> None:
-    """As torchrun has it, by a variable that is too late here: threads of several processes wait for each other."""
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _open_store(port: int) -> object:

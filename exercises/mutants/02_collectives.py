@@ -454,3 +454,32 @@ def by_the_library(p, M, between):
     names = ("ring", "recursive_doubling", "halving_doubling")
     seconds = [comm_time("all_reduce", one, world_size=p, length=M, itemsize=1).time_s(link) for one in names]
     return names[seconds.index(min(seconds))]
+
+
+# 02.12 -----------------------------------------------------------------------------------------------------------
+
+LARGEST = "dist.all_reduce(t, op=dist.ReduceOp.MAX)"
+LINE = 'rows = torch.stack((1 / t, torch.tensor(task["sizes"]) / t), dim=1)'
+ONES = "torch.ones(len(t), 1).double()"
+UNWEIGHTED = 'rows = torch.stack((torch.ones_like(t), torch.tensor(task["sizes"]).double()), dim=1)'
+
+WRONG["02.12", "table"] = {
+    "to warm up and": {'range(task["warm_up"])': "range(0)"},
+    "without a barrier before": {"            dist.barrier()\n            start": "            start"},
+    "; warm-ups are left out": {"torch.save(own, ": "torch.save([[*times, 0.1] for times in own], "},
+    "also runs all_reduce of 3584 B": {"x = torch.zeros(size // 4)": "x = torch.zeros(size // 4).double()"},
+    "that is rank 0's median": {LARGEST: "pass"},
+    "that is the average of the ranks' medians": {LARGEST: "dist.all_reduce(t)\n    t /= ranks"},
+    "one slow repeat moves a mean": {"import median": "import fmean as median"},
+    "those are bytes a second": {" / 1e9": ""},
+    "those are GiB": {" / 1e9": " / 2**30"},
+    "busbw is exactly 0.75 x algbw, and on 4 ranks it is exactly 1.5 x algbw": {
+        "* 2 * (ranks - 1) / ranks": "* (ranks - 1) / ranks * (1 + (ranks == 2))"
+    },
+    "busbw is exactly 2.0 x algbw": {"* 2 * (ranks - 1) / ranks": "* 2 * (ranks - 1)"},
+}
+WRONG["02.12", "line"] = {
+    "so the largest tensor decides alone": {LINE: UNWEIGHTED, ONES: "t[:, None]"},
+    "are in each other's place": {"alpha, beta = torch": "beta, alpha = torch"},
+    "there are no two numbers": {'"alpha": alpha, "beta": beta': '"line": (alpha, beta)'},
+}

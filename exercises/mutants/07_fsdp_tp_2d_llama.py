@@ -227,3 +227,87 @@ WRONG["07.9", "edges"] = {
         "for part in parts), torch": "for part in parts)), torch",
     },
 }
+
+# 07.10 -----------------------------------------------------------------------------------------------------------
+
+SUM = "squares = [p.grad.norm().full_tensor() ** 2 for p in model.parameters()]"
+ADDED = "squares = [sum(p.grad.to_local().square().sum() for p in model.parameters())]"
+SCALED = 'p.grad.mul_(min(1.0, task["max_norm"] / (norm + 1e-6)))'
+
+WRONG["07.10", "axes"] = {
+    "that is the norm of the pieces of rank 0 alone": {"p.grad.norm().full_tensor()": "p.grad.to_local().norm()"},
+    "is counted there as often as it stands": {SUM: f"{ADDED}\n        dist.all_reduce(squares[0])"},
+    "must have the same mesh": {SUM: 'squares = [nn.utils.clip_grad_norm_(model.parameters(), task["max_norm"])]'},
+    "the gradients were not clipped": {SCALED: "pass"},
+    "gradients below max_norm are made larger": {"min(1.0, task": "(1.0 * task"},
+    "that is the norm after clipping": {"norms.append(norm)": 'norms.append(min(norm, task["max_norm"]))'},
+    "the gradients of the step before are still there": {"optimizer.zero_grad()": "pass"},
+    "its ranks are to read the same 8": {"(part.chunk(shape[0])[place]": "(part.chunk(shape[0] * 2)[dist.get_rank()]"},
+    "the target: each block is a unit": {
+        'fully_shard(block, mesh=mesh["dp"])': 'fully_shard(block, mesh=mesh["dp"], reshard_after_forward=False)'
+    },
+    "0.norm.weight has shape (4,), expected (8,)": {
+        '"cpu", shape,': '"cpu", shape[::-1],',
+        "part.chunk(shape[0])": "part.chunk(shape[1])",
+    },
+    "0.up.weight has shape (16, 8), expected (8, 8)": {'{"up": ColwiseParallel(), "down": RowwiseParallel()}': "{}"},
+    "a mesh of 2 x 1, SGD: rank 0: the norm of step 1": {"[place]": "[0]"},
+    "so yours is exactly 1/2 of it": {".backward()": ".div(shape[0]).backward()"},
+    "what it saved there: 0.pt, 1.pt": {"/rank{dist": "/{dist"},
+}
+OF_NEIGHBOURS = 'init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))'
+FAR_APART = 'dist.DeviceMesh("cpu", torch.arange(4).view(2, 2).T, mesh_dim_names=("dp", "tp"))'
+FAR_APART = f"{OF_NEIGHBOURS} if 1 in shape else {FAR_APART}"
+WRONG["07.10", "mesh"] = {
+    "these are the pieces of rank 2": {OF_NEIGHBOURS: FAR_APART},
+    "with ranks 0, 1; along dp its group is 0, 2": {
+        OF_NEIGHBOURS: FAR_APART,
+        "/rank{dist.get_rank()}": "/rank{shape[1] * place + mesh['tp'].get_local_rank()}",
+    },
+}
+
+# 07.11 -----------------------------------------------------------------------------------------------------------
+
+LOADED = 'optim_state_dict=loaded["optimizer"]'
+SAVED, LOAD = "dcp.save(state(end), checkpoint_id=place)", "dcp.load(loaded := state(0), checkpoint_id=place)"
+FULL = "StateDictOptions(full_state_dict=True)"
+
+WRONG["07.11", "goes-on"] = {
+    "and an AdamW that remembers no step": {
+        "        set_state_dict(": "        optimizer.state.clear()\n        model.load_state_dict(loaded['model'])\n"
+        "        dict(",
+        LOADED: "optim_state_dict=0",
+        "            model,\n            optimizer,\n": "",
+    },
+    "and begins with batch 1 again": {
+        'done, end = loaded["done"], len': "done, end = 0, len",
+        "if done == 0": "if end == 3",
+    },
+    "nothing of the checkpoint is in use": {
+        LOAD: "loaded = {'model': 0, 'optimizer': 0, 'done': 3}",
+        "        set_state_dict(": "        (lambda *ignored, **named: 0)(",
+    },
+    "begins with the rate of step 1": {"0.8**step": "0.8 ** (step - done)"},
+    "one batch is left out: the checkpoint is that before its last step": {
+        f"        {SAVED}": "        pass",
+        "        x, y = ": f"        if step == 2 and done == 0:\n            {SAVED}\n        x, y = ",
+    },
+    "one batch is trained on twice": {"dcp.save(state(end)": "dcp.save(state(end - 1)"},
+    "there is no checkpoint/.metadata": {
+        SAVED: "os.makedirs(place, exist_ok=True), torch.save(state(end), f'{place}/{rank}.pt')"
+    },
+    "the first start makes 5 steps where 3 are due": {
+        "for step in range(done, end)": "for step in range(done, 5)",
+        "        x, y = ": f"        if step == end:\n            {SAVED}\n        x, y = ",
+        f"        {SAVED}\n    else": "        pass\n    else",
+    },
+    "there is no rank0.pt": {"/rank{rank}.pt": "/{rank}.pt"},
+    "0.weight has shape (64, 16), expected (32, 16)": {"p.to_local()": "p.full_tensor()"},
+}
+WRONG["07.11", "pieces"] = {
+    "what its forwards need: so a rank holds a whole state": {
+        "import get_state_dict": "import StateDictOptions, get_state_dict",
+        "get_state_dict(model, optimizer)": f"get_state_dict(model, optimizer, options={FULL})",
+        LOADED: f"{LOADED}, options={FULL}",
+    },
+}

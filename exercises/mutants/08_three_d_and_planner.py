@@ -238,3 +238,63 @@ WRONG["08.10", "calls"] = {
     },
     "right gradients, but rank 0 makes 8 all-reduces in a step, target 2: average each tensor once": {LAST: "True"},
 }
+
+# 08.11 -----------------------------------------------------------------------------------------------------------
+
+HOOKED = "[p.register_post_accumulate_grad_hook(ready) for p in model.parameters()]"
+WAIT_FOR_ALL = "        for bucket, flat, handle in under_way:"
+FORWARD = "        model(rows).square().mean().backward()"
+
+WRONG["08.11", "exposed"] = {
+    "that is what is hidden": {"running[1] == 0": "running[1] > 0"},
+    "every cpu_op counts as compute": {'one["name"].startswith("aten::")': 'one.get("cat") == "cpu_op"'},
+    "those are milliseconds": {"return total": "return total / 1000"},
+    "exactly 2.0 x the ranks' average": {" / ranks)": ")"},
+    "was it put back after the all-reduce?": {"p.grad.copy_(part.view_as(p) / ranks)": "pass"},
+    "is one step in it, and all of it?": {"            step()\n": "            step(), model.zero_grad(), step()\n"},
+    "no backward is in it": {
+        "        with profile(": f"{FORWARD}\n        with profile(",
+        f"    def after():\n{FORWARD}": "    def after():",
+    },
+    "there is no after0.json": {"/{name}{rank}.json": "/{name}_{rank}.json"},
+}
+WRONG["08.11", "hidden"] = {
+    "that is all time of the collectives": {"and running[1] == 0": ""},
+    "of the all-reduces none is launched before": {
+        HOOKED: "[]",
+        WAIT_FOR_ALL: f"        [ready(p) for p in model.parameters()]\n{WAIT_FOR_ALL}",
+    },
+    "each all-reduce is over before its hook is": {
+        "wait=False))": "wait=False))\n                under_way[-1][-1].wait()",
+    },
+    "during backward, the gradient of 0.0.weight is that of": {"            put_back(bucket, flat)\n": ""},
+}
+
+# 08.12 -----------------------------------------------------------------------------------------------------------
+
+SUMMED, ALONG_DP = "dist.all_reduce(square)", "dist.all_reduce(p.grad, group=dp_group)"
+OF_HEAD = '(square + w["head"].grad.square().sum())'
+
+WRONG["08.12", "two"] = {
+    "after all steps; ranks that should hold the same do": {ALONG_DP: "dist.all_reduce(p.grad)"},
+    "no gradient was clipped": {"min(1.0, max_norm / norm.item())": "1.0"},
+    "head should be the same on ranks 0 and 1, and is not": {SUMMED: "pass"},
+    "as often as there are ranks along tp": {'w if name != "head") / dp': "w) / dp", OF_HEAD: "square"},
+    "and the head is not in it": {OF_HEAD: "square"},
+    "up0 has shape (16, 8), expected (8, 8)": {".detach() for": ".detach().repeat(tp, 1) for"},
+    "there is no rank0.pt": {"/rank{rank}.pt": "/{rank}.pt"},
+}
+WRONG["08.12", "four"] = {
+    "head should be the same on ranks 0 and 2, and is not": {
+        "range(j, dp * tp, tp)": "range(j * dp, j * dp + dp)",
+        "dp_groups[rank % tp]": "dp_groups[rank // dp]",
+    },
+    "on ranks 0 and 2, and is not": {ALONG_DP: "pass"},
+    "once for each of the dp ranks that hold them": {" / dp\n    dist": "\n    dist"},
+    "to its group along dp (ranks 0, 2), 2.0 x the target": {
+        "p.grad /= dp": f"{ALONG_DP}\n            p.grad /= dp * dp"
+    },
+}
+HANGS["08.12", "two"] = {
+    "a hang: ranks 0, 1 had not ended": {SUMMED: "if dp * square > max_norm**2:\n        dist.all_reduce(square)"},
+}

@@ -2,7 +2,7 @@
 # # Exercises 02: collectives
 #
 # [Lesson 02](../../notebooks/02_collectives.ipynb) took an all-reduce apart. Here you put one together yourself, message by message, and at the end you write
-# a script that needs nothing of this course.
+# two scripts that need nothing of this course.
 
 # %% [markdown]
 # ## How to work
@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
-from course_lib.checks import check, given, hint
+from course_lib.checks import check, given, hint, save_script
 from course_lib.hardware import INFINIBAND, NVLINK
 from course_lib.ranks import ledger, run_ranks
 
@@ -661,6 +661,102 @@ if __name__ == "__main__":
 """
 
 check("02.11", script)
+
+# %% [markdown]
+# ## 02.12
+#
+# *Own file · medium · 30 minutes.* **You learn** to measure a network so that others can compare your numbers with theirs.
+#
+# A new cluster is slow, and somebody asks whether the network is to blame. On GPUs one would run `nccl-tests`. Write its like as a script for
+# `torchrun`. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `sizes` | bytes of the tensors to measure, each a multiple of 4 |
+# | `warm_up` | how many all-reduces of each size are run first and not measured, since the first ones also open connections |
+# | `repeats` | how many all-reduces of each size are measured after that, an odd number |
+#
+# Before each measured all-reduce all ranks meet at a barrier. A rank that came early would otherwise measure how long it waits for the others.
+# Only the all-reduce itself stands between the two looks at the clock. On GPUs you would also wait for the GPU before the second look, because
+# there a call comes back before its work is done.
+
+# %% [markdown]
+# Every rank saves its own seconds, rank 0 as `times0.pt` and so on: a list with a list for each size, which holds a float for each repeat.
+# Rank 0 also saves a dict as `answer.pt`:
+#
+# | key | what it is |
+# | --- | --- |
+# | `table` | a list of dicts, one for each size, with `bytes`, `seconds`, `algbw` and `busbw` |
+# | `alpha`, `beta` | of the line `alpha + beta * bytes` that is nearest to the table's seconds |
+#
+# `seconds` is the median of the slowest rank: each rank takes the median of its repeats, and the largest of these medians counts. `algbw` is
+# bytes by seconds in GB/s, where a GB is $10^9$ bytes. `busbw` is `algbw` times $2(p-1)/p$ on p ranks, so it says what a wire of the
+# ring carries, and can be compared with its data sheet.
+#
+# The seconds span a wide range, so the nearest line is the one with the least sum of squared **relative** errors: each difference
+# between the line and a row's seconds is divided by that row's seconds before it is squared.
+
+# %% [markdown]
+# **Target:** a table and a line that follow from your own times, and so many all-reduces of each size as the task says and of no other size.
+# Tensors of up to sixteen float64 numbers are free. The check does not judge how fast you are.
+#
+# To start it yourself, run `save_script("02.12", bandwidth_test)`. It writes your script and a `task.pt` into a folder, and tells you the line
+# for a terminal.
+
+# %% nbgrader={"grade": false, "grade_id": "02-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+bandwidth_test = """
+import sys
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    ### BEGIN SOLUTION
+    own = []
+    for size in task["sizes"]:
+        x = torch.zeros(size // 4)
+        for _ in range(task["warm_up"]):
+            dist.all_reduce(x)
+        times = []
+        for _ in range(task["repeats"]):
+            dist.barrier()
+            start = perf_counter()
+            dist.all_reduce(x)
+            times.append(perf_counter() - start)
+        own.append(times)
+    torch.save(own, f"{folder}/times{rank}.pt")
+
+    t = torch.tensor([median(times) for times in own], dtype=torch.float64)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    table = []
+    for size, seconds in zip(task["sizes"], t.tolist()):
+        algbw = size / seconds / 1e9
+        busbw = algbw * 2 * (ranks - 1) / ranks
+        table.append({"bytes": size, "seconds": seconds, "algbw": algbw, "busbw": busbw})
+
+    rows = torch.stack((1 / t, torch.tensor(task["sizes"]) / t), dim=1)
+    alpha, beta = torch.linalg.lstsq(rows, torch.ones(len(t), 1).double()).solution.flatten().tolist()
+    if rank == 0:
+        torch.save({"table": table, "alpha": alpha, "beta": beta}, f"{folder}/answer.pt")
+        for row in table:
+            print("{bytes:10} B {seconds:10.6f} s {algbw:8.3f} {busbw:8.3f} GB/s".format(**row))
+        print(f"alpha {1e6 * alpha:.1f} us, 1 / beta {1e-9 / beta:.2f} GB/s")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("02.12", bandwidth_test)
 
 # %% [markdown]
 # ## Where this leads

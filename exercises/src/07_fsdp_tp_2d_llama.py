@@ -2,7 +2,8 @@
 # # Exercises 07: FSDP × TP
 #
 # [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) sent two cuts through one Llama. Here you say for any rank whom it talks to and what
-# it holds, choose both degrees, and hunt three bugs, one of which was released. If you have one hour, do 07.1, 07.3 and 07.7.
+# it holds, choose both degrees, and hunt three bugs, one of which was released. At the end you write two scripts with PyTorch's own
+# mesh and checkpoints. If you have one hour, do 07.1, 07.3 and 07.7.
 
 # %% [markdown]
 # ## How to work
@@ -27,7 +28,7 @@
 import torch
 
 from course_lib import comm
-from course_lib.checks import check, given, hint
+from course_lib.checks import check, given, hint, save_script
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
@@ -615,6 +616,208 @@ class Mended(Released):
 
 check("07.9", Mended)
 # hint("07.9")
+
+# %% [markdown]
+# ## 07.10
+#
+# *Own file · hard · 45 minutes.* **You learn** to put PyTorch's two cuts on one mesh, and to clip by the norm of all gradients.
+#
+# Write a script for `torchrun` that trains the blocks below on a mesh of dp by tp, with `parallelize_module` and `fully_shard`. On
+# each axis alone that takes a few lines. On both, one line of the usual loop stops working: `clip_grad_norm_` refuses gradients that
+# live on different meshes, and here some do.
+#
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which every process starts |
+# | `batches` | pairs `(x, y)` of all 8 rows of a batch, one for each step: `x` is (8, 8), `y` holds a class for each row |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+# | `tp` | how many ranks share a block; neighbours do, and dp gets the rest |
+# | `max_norm` | where gradients are clipped |
+#
+# Along tp, `up` is cut by columns and `down` by rows, as in lesson 05; the norms and the last layer stay whole on every rank there. Along
+# dp, each block is a unit of FSDP, and the model has the rest. The ranks of a tp group read the same rows, and along dp the rows
+# of a batch are cut evenly, in order. The loss is the mean cross-entropy of the batch.
+
+# %% [markdown]
+# Before each optimizer step the gradients are clipped as `clip_grad_norm_` does it on one device: let `norm` be that of all of them. If it is
+# above `max_norm`, they are multiplied by `max_norm / (norm + 1e-6)`.
+#
+# At the end every rank saves a dict in the same folder, rank 0 as `rank0.pt`, rank 1 as `rank1.pt`, and so on. Under `pieces` it has
+# what this rank holds of each parameter, `p.to_local()` by the parameter's name, and under `norms` a list of numbers, the norm of each
+# step before clipping.
+#
+# **Target:** the norms and the weights of one device, with SGD and with AdamW. In each step a block's weights are gathered along dp for
+# forward and again for backward, the rest once, and each gradient is reduced once. Along tp, a block adds up activations once forward
+# and once backward. Tensors of up to sixteen numbers are not counted, so the norms may travel as they like.
+#
+# To start it yourself, run `save_script("07.10", mesh_of_two)`. [The script of lesson 07](../../notebooks/scripts/07_fsdp_tp.py) has both
+# cuts, and puts its norms on the mesh in another way; look there when you are stuck.
+
+# %% nbgrader={"grade": false, "grade_id": "07-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+mesh_of_two = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def make_model():
+    return nn.Sequential(Block(), Block(), nn.Linear(8, 4)).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    shape = (dist.get_world_size() // task["tp"], task["tp"])
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+    for block in model[:-1]:
+        parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
+    place, norms = mesh["dp"].get_local_rank(), []
+    for x, y in task["batches"]:
+        rows, targets = (part.chunk(shape[0])[place] for part in (x, y))
+        F.cross_entropy(model(rows), targets).backward()
+        squares = [p.grad.norm().full_tensor() ** 2 for p in model.parameters()]
+        norm = sum(squares).sqrt().item()
+        for p in model.parameters():
+            p.grad.mul_(min(1.0, task["max_norm"] / (norm + 1e-6)))
+        norms.append(norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    pieces = {name: p.to_local().detach() for name, p in model.named_parameters()}
+    torch.save({"pieces": pieces, "norms": norms}, f"{folder}/rank{dist.get_rank()}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)  # gloo's threads still live, and one that freed a DTensor now would abort the process
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("07.10", mesh_of_two)
+# hint("07.10")
+
+# %% [markdown]
+# ## 07.11
+#
+# *Own file · hard · 45 minutes.* **You learn** to stop a run with a checkpoint, and to go on with another number of GPUs.
+#
+# A run on four GPUs was stopped, and when it is its turn again only two are free. Each rank of FSDP has pieces of the weights and of AdamW's
+# state, and on two ranks they are cut elsewhere. Write a script for `torchrun` that can be stopped and go on, with
+# `torch.distributed.checkpoint`.
+#
+# The check starts your script **twice**, the second time on another number of processes. Both get the same folder as an argument. In it lies
+# `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict at the beginning |
+# | `batches` | pairs `(x, y)` of all 8 rows of a batch, one for each step; every rank takes its part, evenly and in order |
+# | `rate` | AdamW's rate in the first step; each further step has 0.8 times that of the step before |
+# | `stop` | after so many steps the first start ends |
+#
+# If the folder `checkpoint` in it has no file `.metadata`, your script starts from `weights`, makes `stop` steps, saves a checkpoint
+# there, and ends. Otherwise it loads the checkpoint, and makes the steps that are left. Then each rank saves its pieces of the weights, rank
+# 0 as `rank0.pt` and so on: a dict with `p.to_local()` by the parameter's name.
+
+# %% [markdown]
+# **Target:** the weights of one device that never stopped, from 4 to 2 processes and from 2 to 4. The loss is the mean cross-entropy of the
+# batch. No rank gathers or writes a whole state: each one writes a file of its own pieces, and nothing is gathered besides what FSDP
+# gathers to compute.
+#
+# To start it yourself, run `save_script("07.11", stopping)`. Start the line that it prints, and then once more with 2 in place of 4.
+# [The script of lesson 08](../../notebooks/scripts/08_resume.py) has the calls that you need; look there when you are stuck.
+
+# %% nbgrader={"grade": false, "grade_id": "07-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+stopping = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 8)).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task["rate"])
+    ### BEGIN SOLUTION
+    place = f"{folder}/checkpoint"
+
+    def state(done):
+        weights, moments = get_state_dict(model, optimizer)
+        return {"model": weights, "optimizer": moments, "done": done}
+
+    done, end = 0, task["stop"]
+    if os.path.exists(f"{place}/.metadata"):
+        dcp.load(loaded := state(0), checkpoint_id=place)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=loaded["model"],
+            optim_state_dict=loaded["optimizer"],
+        )
+        done, end = loaded["done"], len(task["batches"])
+    for step in range(done, end):
+        x, y = (part.chunk(ranks)[rank] for part in task["batches"][step])
+        optimizer.param_groups[0]["lr"] = task["rate"] * 0.8**step
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if done == 0:
+        dcp.save(state(end), checkpoint_id=place)
+    else:
+        pieces = {name: p.to_local().detach() for name, p in model.named_parameters()}
+        torch.save(pieces, f"{folder}/rank{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)  # gloo's threads still live, and one that freed a DTensor now would abort the process
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("07.11", stopping)
+# hint("07.11")
 
 # %% [markdown]
 # ## Where this leads

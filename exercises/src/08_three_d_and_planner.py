@@ -2,7 +2,8 @@
 # # Exercises 08: three axes and a planner
 #
 # [Lesson 08](../../notebooks/08_three_d_and_planner.ipynb) let a program choose among a million layouts. Here you write its parts: the mesh, the
-# price of a step, the rules, the front, and two searches. If you have an hour, do 08.2, 08.3 and 08.6.
+# price of a step, the rules, the front, and two searches. At the end you leave the formulas: you profile a step of your own, and mend a
+# script that stands still. If you have an hour, do 08.2, 08.3 and 08.6.
 
 # %% [markdown]
 # ## How to work
@@ -30,7 +31,7 @@ from math import exp, sqrt
 import torch
 
 from course_lib import comm
-from course_lib.checks import check, given, hint
+from course_lib.checks import check, given, hint, save_script
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
@@ -641,6 +642,375 @@ class Repaired(Suspect):
 
 check("08.10", Repaired)
 # hint("08.10")
+
+# %% [markdown]
+# ## 08.11
+#
+# *Own file · hard · 45 minutes.* **You learn** to find in a profile which communication costs time, and to hide it.
+#
+# A formula says what a step should take, and a profile says what it took. PyTorch's profiler writes what each thread did into a file that
+# a browser shows, and a program can read. A collective costs a step nothing while the rank computes something else. The rest of it is
+# **exposed**. Write a script for `torchrun` that measures this, and then a step that exposes less.
+#
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which every process starts |
+# | `x` | all rows; a process takes its part of `x.chunk(world_size)`, and its loss is `model(rows).square().mean()` |
+# | `buckets` | three lists of parameter names, in the order in which backward has their gradients ready |
+#
+# In both steps the gradients are averaged over the ranks by hand, without DDP: a bucket's gradients are joined into one flat tensor, it
+# is summed by one `all_reduce`, and divided. The parts go back into the parameters' `grad`.
+#
+# - **after**: backward first, and then one bucket after the other.
+# - **during**: each bucket is launched by a hook as soon as its last gradient is there, with `async_op=True`. Backward goes on meanwhile.
+#   When it is over, the step waits for all of them.
+
+# %% [markdown]
+# Profile each step by itself, from its forward to its averaged gradients, on every rank. Export it with `export_chrome_trace`, on rank 0 as
+# `after0.json` and `during0.json`, and so on. Under `traceEvents` such a file has a list of dicts. Those with `"ph": "X"` have a `name`, a
+# `cat`, and `ts` and `dur`, their start and duration in microseconds:
+#
+# ```text
+# c10d::allreduce_    the launch, on the thread that computes; asynchronous, it returns at once
+# gloo:all_reduce     the collective itself, on a thread of gloo's
+# aten::...           computing, if cat is "cpu_op"; one op may stand inside another
+# ```
+#
+# Write a parser, for which 25 lines are enough. It gets the path of a trace and returns how many microseconds there are in which a
+# `gloo:` event runs and no `aten::` op does. If two collectives run at the same time, that time counts once.
+#
+# At the end every rank saves a dict, rank 0 as `rank0.pt` and so on: under `after` and `during` what the parser says of the two traces, and
+# under `gradients_after` and `gradients_during` the averaged gradients by the parameters' names.
+
+# %% [markdown]
+# **Target:** the average of all ranks' gradients in both steps, and the microseconds that the check's own parser finds in your traces. In the
+# second step all buckets are launched before backward has ended. The check does not judge by speed: on a busy machine the second step may
+# well expose as much as the first.
+#
+# To start it yourself, run `save_script("08.11", profiled)`, and open a trace at <https://ui.perfetto.dev>.
+
+# %% nbgrader={"grade": false, "grade_id": "08-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+profiled = """
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+
+def make_model():
+    return nn.Sequential(*[nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(6)]).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    rows = task["x"].chunk(ranks)[rank]
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    parameters = dict(model.named_parameters())
+    buckets = [[parameters[name] for name in names] for names in task["buckets"]]
+
+    def launch(bucket, wait):
+        flat = torch.cat([p.grad.flatten() for p in bucket])
+        return bucket, flat, dist.all_reduce(flat, async_op=not wait)
+
+    def put_back(bucket, flat):
+        for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+            p.grad.copy_(part.view_as(p) / ranks)
+
+    def after():
+        model(rows).square().mean().backward()
+        for bucket in buckets:
+            put_back(*launch(bucket, wait=True)[:2])
+
+    def during():
+        left, under_way = [len(bucket) for bucket in buckets], []
+
+        def ready(p):
+            number = next(i for i, bucket in enumerate(buckets) if any(p is one for one in bucket))
+            left[number] -= 1
+            if left[number] == 0:
+                under_way.append(launch(buckets[number], wait=False))
+
+        hooks = [p.register_post_accumulate_grad_hook(ready) for p in model.parameters()]
+        model(rows).square().mean().backward()
+        for bucket, flat, handle in under_way:
+            handle.wait()
+            put_back(bucket, flat)
+        for hook in hooks:
+            hook.remove()
+
+    saved = {}
+    for name, step in (("after", after), ("during", during)):
+        model.zero_grad()
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            step()
+        path = f"{folder}/{name}{rank}.json"
+        seen.export_chrome_trace(path)
+        saved[name] = exposed(path)
+        saved[f"gradients_{name}"] = {key: p.grad.clone() for key, p in parameters.items()}
+        print(f"rank {rank}, {name}: {saved[name]:.0f} us exposed")
+    torch.save(saved, f"{folder}/rank{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def exposed(path):
+    # Microseconds in which a collective runs and no op does.
+    ### BEGIN SOLUTION
+    with open(path) as file:
+        events = [one for one in json.load(file)["traceEvents"] if one.get("ph") == "X"]
+    edges = []
+    for one in events:
+        kind = 0 if one["name"].startswith("gloo:") else 1
+        if kind == 0 or one["name"].startswith("aten::"):
+            edges += [(one["ts"], kind, 1), (one["ts"] + one["dur"], kind, -1)]
+    running, total, before = [0, 0], 0.0, 0.0
+    for time, kind, change in sorted(edges):
+        if running[0] > 0 and running[1] == 0:
+            total += time - before
+        running[kind] += change
+        before = time
+    return total
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("08.11", profiled)
+# hint("08.11")
+
+# %% [markdown]
+# ## 08.12
+#
+# *Find the bug · hard · 40 minutes.* **You learn** to find in a script that somebody else has started on a cluster why it stands still, and
+# why it learns something else.
+#
+# A colleague has written two axes by hand, tensor parallelism of blocks and data parallelism around them, and now wants help: "It hangs. And
+# once, on four processes, it did go through, and the losses looked fine, but the weights are not those of one GPU." Here is the
+# script. It has **two** bugs, and they have nothing to do with each other.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-axes", "locked": true, "schema_version": 3, "solution": false, "task": false}
+suspect_axes = """
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+class Enter(torch.autograd.Function):
+    # Into a block: every rank of the group has all of x, and each knows a part of its gradient.
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class Leave(torch.autograd.Function):
+    # Out of a block: the ranks' parts are added up.
+    @staticmethod
+    def forward(ctx, x, group):
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def forward(x, w, group):
+    for up, down in (("up0", "down0"), ("up1", "down1")):
+        hidden = F.gelu(Enter.apply(x, group) @ w[up].T)
+        x = x + Leave.apply(hidden @ w[down].T, group)
+    return x @ w["head"].T
+
+
+def clip(w, max_norm, dp):
+    # Each rank has the squares of its pieces, and dp ranks have the same ones; the head is whole everywhere.
+    square = sum(w[name].grad.square().sum() for name in w if name != "head") / dp
+    if dp * square > max_norm**2:  # small gradients need no collective
+        dist.all_reduce(square)
+        norm = (square + w["head"].grad.square().sum()).sqrt()
+        for p in w.values():
+            p.grad.mul_(min(1.0, max_norm / norm.item()))
+
+
+def main(folder):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+    rank, task = dist.get_rank(), torch.load(f"{folder}/task.pt")
+    tp, dp = task["tp"], dist.get_world_size() // task["tp"]
+
+    # Neighbours share a block; along dp stand those who hold the same pieces.
+    tp_groups = [dist.new_group(range(i * tp, i * tp + tp)) for i in range(dp)]
+    dp_groups = [dist.new_group(range(j * dp, j * dp + dp)) for j in range(tp)]
+    tp_group, dp_group = tp_groups[rank // tp], dp_groups[rank // dp]
+
+    w = {}
+    for name, whole in task["weights"].items():
+        if name != "head":
+            whole = whole.chunk(tp, dim=0 if name.startswith("up") else 1)[rank % tp].clone()
+        w[name] = whole.requires_grad_()
+    optimizer = getattr(torch.optim, task["optimizer"])(w.values(), lr=task["rate"])
+
+    for x, y in task["batches"]:
+        rows, targets = (part.chunk(dp)[rank // tp] for part in (x, y))
+        loss = F.cross_entropy(forward(rows, w, tp_group), targets)
+        loss.backward()
+        for p in w.values():
+            dist.all_reduce(p.grad, group=dp_group)
+            p.grad /= dp
+        clip(w, task["max_norm"], dp)
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(loss.data, group=dp_group)
+        if rank == 0:
+            print(f"loss {loss.item() / dp:.4f}")
+    torch.save({name: p.detach() for name, p in w.items()}, f"{folder}/rank{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+# %% [markdown]
+# It is given a folder, and there `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | tensors by name: `up0` and `up1` are (16, 8), `down0` and `down1` are (8, 16), and `head` is (4, 8) |
+# | `batches` | pairs `(x, y)` of all 8 rows of a batch, one for each step |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+# | `tp` | how many ranks share a block, here 2; the rest is dp |
+# | `max_norm` | gradients whose common norm is larger are multiplied by `max_norm / norm` |
+#
+# Run `save_script("08.12", suspect_axes)` to get it as a file, with a task, and start it by `torchrun` on 2 and on 4 processes. Print what you
+# need: who is where, and which numbers should be equal on which ranks? A hang ends after ten seconds, since the script has told
+# `init_process_group` to wait no longer.
+#
+# Then copy it into the cell below, in place of the line with `NotImplementedError`, and mend it.
+#
+# **Target:** each rank saves its pieces of one device's weights after the same steps, on 2 processes and on 4, with SGD and with AdamW. The
+# model stays cut, and the gradients are averaged along dp: what travels on both axes is what the suspect meant to send. The norm may
+# travel as you like.
+
+# %% nbgrader={"grade": false, "grade_id": "08-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+mended_axes = """
+### BEGIN SOLUTION
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+class Enter(torch.autograd.Function):
+    # Into a block: every rank of the group has all of x, and each knows a part of its gradient.
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class Leave(torch.autograd.Function):
+    # Out of a block: the ranks' parts are added up.
+    @staticmethod
+    def forward(ctx, x, group):
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def forward(x, w, group):
+    for up, down in (("up0", "down0"), ("up1", "down1")):
+        hidden = F.gelu(Enter.apply(x, group) @ w[up].T)
+        x = x + Leave.apply(hidden @ w[down].T, group)
+    return x @ w["head"].T
+
+
+def clip(w, max_norm, dp):
+    # Each rank has the squares of its pieces, and dp ranks have the same ones; the head is whole everywhere.
+    square = sum(w[name].grad.square().sum() for name in w if name != "head") / dp
+    dist.all_reduce(square)
+    norm = (square + w["head"].grad.square().sum()).sqrt()
+    for p in w.values():
+        p.grad.mul_(min(1.0, max_norm / norm.item()))
+
+
+def main(folder):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+    rank, task = dist.get_rank(), torch.load(f"{folder}/task.pt")
+    tp, dp = task["tp"], dist.get_world_size() // task["tp"]
+
+    # Neighbours share a block; along dp stand those who hold the same pieces.
+    tp_groups = [dist.new_group(range(i * tp, i * tp + tp)) for i in range(dp)]
+    dp_groups = [dist.new_group(range(j, dp * tp, tp)) for j in range(tp)]
+    tp_group, dp_group = tp_groups[rank // tp], dp_groups[rank % tp]
+
+    w = {}
+    for name, whole in task["weights"].items():
+        if name != "head":
+            whole = whole.chunk(tp, dim=0 if name.startswith("up") else 1)[rank % tp].clone()
+        w[name] = whole.requires_grad_()
+    optimizer = getattr(torch.optim, task["optimizer"])(w.values(), lr=task["rate"])
+
+    for x, y in task["batches"]:
+        rows, targets = (part.chunk(dp)[rank // tp] for part in (x, y))
+        loss = F.cross_entropy(forward(rows, w, tp_group), targets)
+        loss.backward()
+        for p in w.values():
+            dist.all_reduce(p.grad, group=dp_group)
+            p.grad /= dp
+        clip(w, task["max_norm"], dp)
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(loss.data, group=dp_group)
+        if rank == 0:
+            print(f"loss {loss.item() / dp:.4f}")
+    torch.save({name: p.detach() for name, p in w.items()}, f"{folder}/rank{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+### END SOLUTION
+"""
+
+check("08.12", mended_axes)
+# hint("08.12")
 
 # %% [markdown]
 # ## Where this leads

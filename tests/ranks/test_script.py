@@ -135,3 +135,24 @@ outs = [w(torch.ones(1, 10).requires_grad_()).exp() for _ in range(3)]
 
 def test_a_weight_is_counted_once_however_many_forwards_have_kept_it():
     assert run_script(SHARED, 1, timeout=200, saved=True)[0].saved == 400 + 3 * (40 + 40)
+
+
+GROUPS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rows = [dist.new_group([2 * i, 2 * i + 1]) for i in range(2)]
+columns = [dist.new_group([j, j + 2]) for j in range(2)]
+dist.all_reduce(torch.ones(3), group=rows[dist.get_rank() // 2])
+dist.all_reduce(torch.ones(3), group=columns[dist.get_rank() % 2])
+"""
+
+
+def test_a_call_tells_along_which_axis_it_went():
+    ended = run_script(GROUPS, 4, timeout=200)
+    assert [[call.members for call in one.calls] for one in ended] == [
+        ["0, 1", "0, 2"],
+        ["0, 1", "1, 3"],
+        ["2, 3", "0, 2"],
+        ["2, 3", "1, 3"],
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from course_lib.verify.equality import close, no_multiple, scale_of
 from course_lib.verify.ratios import exactly
@@ -21,7 +22,7 @@ def wrong_tensors(
 
     `start` are the tensors before the first step; `instead` says of other results which mistake gives them.
     """
-    if reason := _malformed(found, want):
+    if reason := malformed(found, want):
         return reason
     if agree(found, want, tolerance):
         return None
@@ -42,7 +43,7 @@ def agree(found: Tensors, want: Tensors, tolerance: float | None = None) -> bool
     return all(close(found.get(name), right, tolerance=tolerance) for name, right in want.items())
 
 
-def _malformed(found: Any, want: Tensors) -> str | None:
+def malformed(found: Any, want: Tensors) -> str | None:
     """What cannot be compared: no dict, other names, another shape or dtype, no numbers."""
     if not isinstance(found, Mapping):
         return f"the weights are of type {type(found).__name__}: save a state dict, tensors by name"
@@ -53,8 +54,10 @@ def _malformed(found: Any, want: Tensors) -> str | None:
         return f"among the weights there is no tensor {missing[0]!r}; found {names}{way_out}"
     for name, right in want.items():
         tensor = found[name]
-        if hasattr(tensor, "full_tensor"):
-            return f"{name} is a DTensor, of which this rank has saved its own piece: save the whole, by full_tensor()"
+        if isinstance(tensor, DTensor):
+            return (
+                f"{name} is a DTensor, of which a rank saves its piece: save full_tensor(), or to_local() if so asked"
+            )
         if tensor.shape != right.shape:
             return f"{name} has shape {tuple(tensor.shape)}, expected {tuple(right.shape)}"
         if tensor.dtype != right.dtype:

@@ -7,6 +7,7 @@ to `torch.distributed`, counted below all of PyTorch's layers (`ranks.counted`).
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,8 @@ TASK = "task.pt"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
 _LINE = re.compile(r'File "[^"]*script\.py", line (\d+)')
 _OURS = re.compile(r"^\s*(from|import)\s+course_lib\b", re.MULTILINE)
-_OF_ANOTHER = "Connection closed by peer"  # so another rank has failed first
+_LOG_OF_MESHES = logging.getLogger("torch.distributed.device_mesh")
+_LOST = "by peer"  # in gloo's error on a process whose connection to another one was closed or reset
 _PATIENCE = 3  # times a function's limit: processes that import parts of PyTorch first, on a machine that does more
 
 
@@ -61,11 +63,14 @@ class Ran:
         if not path.exists():
             found = ", ".join(sorted(one.name for one in self.folder.iterdir() if one.name != TASK)) or "nothing"
             raise Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
+        _LOG_OF_MESHES.disabled = True  # a DTensor that was saved makes it write a line for each
         try:
             return torch.load(path, weights_only=True)
         except Exception as error:
             reason = str(error).strip().splitlines()[0][:120]
             raise Unreadable(f"{name} cannot be read ({reason}): save tensors, numbers, lists and dicts") from None
+        finally:
+            _LOG_OF_MESHES.disabled = False
 
 
 class Unreadable(Exception):
@@ -133,10 +138,9 @@ def start_once(
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:
     """The first error, or else who hangs; and where the ranks' collectives part, which may be why."""
     apart = first_difference(ended)
-    failed = [(rank, _error_of(one)) for rank, one in enumerate(ended) if one.status]
-    if failed:
-        rank, error = min(failed, key=lambda pair: _OF_ANOTHER in pair[1])
-        return f"an error on rank {rank}: {error}{apart and f'; {apart}'}"
+    if failed := [rank for rank, one in enumerate(ended) if one.status]:
+        rank = min(failed, key=lambda rank: _LOST in _error_of(ended[rank]))  # not one that only lost another
+        return f"an error on rank {rank}: {_error_of(ended[rank])}{apart and f'; {apart}'}"
     hanging = [rank for rank, one in enumerate(ended) if one.status is None]
     if not hanging:
         return None
