@@ -766,7 +766,7 @@ check("04.11", pipeline_script)
 # *Own file · hard · 45 minutes.* **You learn** to pay for memory with a second forward, in a pipeline that is all your own.
 #
 # A stage that goes forward keeps what autograd needs for backward, for every micro-batch that is under way. For the first stages that is
-# most of the memory. But everything that a layer has computed can be computed again, as long as its **input** is still there. So keep
+# most of the memory. But a layer that still has its **input** can compute everything else from it once more. So keep
 # only that: of each micro-batch, the input of your stage. When its gradient comes, go forward once more, and now backward. This is
 # **recomputation**, or activation checkpointing.
 #

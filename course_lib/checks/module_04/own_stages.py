@@ -10,6 +10,7 @@ from course_lib.checks.kit.own_tensors import Tensors, agree
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.script import Ran
 from course_lib.ranks.counted import Call
+from course_lib.ranks.script import Ended
 
 _NUMBER = 8  # bytes of one
 
@@ -30,7 +31,7 @@ def untouched_stages(reason: str, found: Tensors, task: Mapping[str, Any]) -> st
     ]
     untouched = [number for number, part in enumerate(parts) if agree(found, part)]
     who = f"stage{'s' * (len(untouched) > 1)} {', '.join(map(str, untouched))}"
-    asked = "does each process step, and do its weights reach the file?"
+    asked = "does a gradient reach them, does each process step, and do its weights reach the file?"
     return f"the weights of {who} are those of the start: {asked}" if untouched else ""
 
 
@@ -44,16 +45,29 @@ def wrong_messages(ran: Ran, micro_batches: int) -> str | None:
 
     Weights may follow, of the rank's own size, where a script collects them at the end by messages.
     """
-    widths, rows = ran.task["widths"], sum(len(x) for x, _ in ran.task["batches"])
+    parts = [len(part) for x, _ in ran.task["batches"] for part in x.tensor_split(micro_batches)]
     for (rank, one), (begin, end) in zip(enumerate(ran.ended), bounds(ran.task), strict=True):
-        cuts = [widths[layer] for layer in (begin, end) if 0 < layer < len(widths) - 1]
-        number = micro_batches * len(ran.task["batches"]) * len(cuts)
+        widths = [ran.task["widths"][layer] for layer in (begin, end) if 0 < layer < len(ran.task["widths"]) - 1]
+        wanted = sorted(_NUMBER * rows * width for rows in parts for width in widths)
         sent = [call.bytes for call in numbers(one.calls, "send")]
-        if not sent:
-            return f"values right, but rank {rank} sends no other process anything: does each have the whole model?"
-        wanted = rows * _NUMBER * sum(cuts)
-        if len(sent) < number or sum(sent[:number]) != wanted:
-            found = f"{plural(len(sent), 'message')}, {sum(sent)} B in all"
-            target = f"its cuts need {number}, {wanted} B in all: each micro-batch's output, and its gradient back"
-            return f"values right, but rank {rank} sends {found}; {target}"
+        if reason := _wrong_sizes(one, sent, wanted):
+            return f"values right, but rank {rank} sends {reason}"
     return None
+
+
+def _wrong_sizes(one: Ended, sent: list[int], wanted: list[int]) -> str:
+    """How the messages of a rank differ from the wanted ones, if they do."""
+    dtypes = {call.dtype for call in one.calls if call.operation == "send" and call.dtype.startswith(("float", "bf"))}
+    if other := ", ".join(sorted(dtypes - {"float64"})):
+        return f"tensors of {other}; the target is float64, as all of the model is"
+    if not sent:
+        return "no other process anything: does each have the whole model?"
+    if len(sent) < len(wanted) or sum(sent[: len(wanted)]) != sum(wanted):
+        target = (
+            f"its cuts need {len(wanted)}, {sum(wanted)} B in all: each micro-batch's output, and its gradient back"
+        )
+        return f"{plural(len(sent), 'message')}, {sum(sent)} B in all; {target}"
+    if sorted(sent[: len(wanted)]) != wanted:
+        found, right = (f"{few[0]} to {few[-1]} B" for few in (sorted(sent[: len(wanted)]), wanted))
+        return f"messages of {found}, where tensor_split's parts give {right}"
+    return ""
