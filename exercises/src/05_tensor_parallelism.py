@@ -738,7 +738,7 @@ check("05.10", Gathered)
 #
 # With `parallelize_module` you no longer write sums. You write a plan: which layer is cut how, and what it gets and gives. PyTorch adds
 # whatever communication makes the plan right, so a poor plan works too. It is only slow. Write a script for `torchrun` that trains the
-# small Llama below, with a plan that needs nothing which it could spare.
+# small Llama below, with a plan that sends no message which it could spare.
 #
 # The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
 #
@@ -888,8 +888,8 @@ check("05.11", planned_loop)
 # ```
 
 # %% [markdown]
-# Rank r holds part r of the heads of queries: these rows of `q` and these columns of `o`. Of `k` and `v` it holds the rows of the heads that
-# its queries read, and `norm` whole. Each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: under `output` the whole output, and
+# Rank r holds part r of the heads of queries, so of `q` the rows and of `o` the columns that belong to them. Of `k` and `v` it holds the
+# rows of the heads that its queries read, and `norm` whole. Each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: under `output` the whole output, and
 # under `gradients` a dict with those of `x`, `norm`, `q`, `k`, `v` and `o`. Of a weight it is the gradient of the part that this rank holds,
 # as one device has it, also if other ranks hold the same part.
 #

@@ -780,8 +780,8 @@ check("06.11", fsdp_loop)
 # *Own file · hard · 45 minutes.* **You learn** to put ZeRO-1 around an optimizer that somebody else has written.
 #
 # AdamW remembers two numbers for each weight, and momentum one. With data parallelism every rank remembers all of them. But an optimizer
-# treats each number by itself, so it does not mind if it is given only a piece. Write `Sharded`, which takes any such class of
-# `torch.optim`, in plain PyTorch:
+# treats each number by itself, so it does not mind if it is given only a piece. Write `Sharded` in plain PyTorch. It takes any such class
+# of `torch.optim`, and keeps an optimizer of this class inside, for this rank's piece alone:
 #
 # ```python
 # optimizer = Sharded(model.parameters(), torch.optim.AdamW, lr=0.02, weight_decay=0.3)

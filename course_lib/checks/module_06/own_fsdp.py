@@ -24,6 +24,8 @@ from course_lib.checks.module_06.own_fsdp_trained import (
 from course_lib.verify.alike import born_with
 from course_lib.verify.ratios import times
 
+_SMALL = 16  # bytes of a loss and its like
+
 
 def _verdict(case: Start, ran: Ran) -> str | None:
     """In which dtype things travel, then weights after all steps, then how often each unit travels."""
@@ -47,7 +49,7 @@ def _wrong_dtypes(ran: Ran) -> str | None:
         found = ", ".join(f"{number} {what}" for what, number in seen.most_common(3)) or "no call at all"
         return f"no weights are gathered in bfloat16; rank 0's calls: {found}"
     for call in calls:
-        if "reduce" in call.operation and call.dtype == "bfloat16":
+        if "reduce" in call.operation and call.dtype == "bfloat16" and call.bytes > _SMALL:
             return f"gradients are added up in bfloat16, which keeps 8 bits of each sum: {call}"
     return None
 
