@@ -673,7 +673,7 @@ check("08.10", Repaired)
 # `cat`, and `ts` and `dur`, their start and duration in microseconds:
 #
 # ```text
-# c10d::allreduce_    the launch, on the thread that computes; asynchronous, it returns at once
+# c10d::allreduce_    the launch, on the thread that computes
 # gloo:all_reduce     the collective itself, on a thread of gloo's
 # aten::...           computing, if cat is "cpu_op"; one op may stand inside another
 # ```
