@@ -18,6 +18,8 @@ os.environ["PYTHONWARNINGS"] = "error"
 # Tests share the cores: a thread of PyTorch that waits for one which another process interrupts computes meanwhile.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.update(unhurried())
+# With nbformat comes what compiles 38 grammars of addresses in all alphabets, for a second; None is not to be found.
+sys.modules.setdefault("rfc3987_syntax", None)
 os.environ.pop("COURSE_LIB_PUBLISHED", None)  # set while notebooks are built and compared; tests are learners
 
 # Imports make almost no garbage, and looking for it takes a quarter of their time; see `pytest_collection`.

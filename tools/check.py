@@ -132,4 +132,5 @@ def run(step: Step, environment: dict[str, str], *, partly: bool) -> tuple[Resul
 
 if __name__ == "__main__":
     os.environ.pop("PYTHONWARNINGS", None)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would each compile the course's modules
     sys.exit(main(*sys.argv[1:]))

@@ -12,11 +12,17 @@ import nbformat
 from course_lib.checks.kit.registry import Exercise, find
 from course_lib.checks.kit.sheet import NumberExercise
 
-HEAD = re.compile(r"^## (?P<key>\d\d\.\d+)\n\n\*(?P<kind>[^·*]+) · (?P<difficulty>\w+) · (?P<minutes>\d+) minutes\.\*")
+HEAD = re.compile(
+    r"^## (?P<key>\d\d\.\d+)\n\n\*(?P<kind>[^·*]+) · (?P<difficulty>easy|medium|hard) · "
+    r"(?P<importance>core|useful|extra) · (?P<minutes>\d+) minutes\.\*"
+)
 SHEET = re.compile(r"^(?P<name>\w+) = \.\.\.$", re.MULTILINE)
 CHECK = re.compile(r'^check\("(?P<key>\d\d\.\d+)", (?P<answer>\w+)', re.MULTILINE)
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-TABLE = ("| | kind | exercise | difficulty | minutes | points |", "| --- | --- | --- | --- | --- | --- |")
+TABLE = (
+    "| | kind | exercise | difficulty | importance | minutes | points |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
+)
 
 
 def completed(cells: list[Any]) -> list[Any]:
@@ -39,13 +45,19 @@ def completed(cells: list[Any]) -> list[Any]:
 def totals(heads: list[re.Match[str]]) -> str:
     """How many exercises, how many points, and how long."""
     sum_of_points = sum(points(find(one["key"])) for one in heads)
-    return f"{counted(len(heads)).capitalize()} exercises, {sum_of_points} points, about {duration(heads)}."
+    core = [one for one in heads if one["importance"] == "core"]
+    return (
+        f"{counted(len(heads)).capitalize()} exercises, {sum_of_points} points, about {duration(heads)}. The "
+        f"{counted(len(core))} that are *core* take {duration(core)}, and later modules build on them. *Useful* ones "
+        "deepen them, *extra* ones can wait."
+    )
 
 
 def table(heads: list[re.Match[str]]) -> str:
     """A row for each exercise; its kind has a column of its own."""
     rows = [
-        f"| {one['key']} | {kind} | {spec.title.removeprefix(f'{kind}: ')} | {one['difficulty']} | {one['minutes']} "
+        f"| {one['key']} | {kind} | {spec.title.removeprefix(f'{kind}: ')} | {one['difficulty']} "
+        f"| {one['importance']} | {one['minutes']} "
         f"| {points(spec)} |"
         for one in heads
         for kind, spec in [(one["kind"].lower(), find(one["key"]))]
@@ -56,7 +68,8 @@ def table(heads: list[re.Match[str]]) -> str:
 def head(found: re.Match[str]) -> str:
     """The first lines of an exercise, with its title and its points."""
     spec = find(found["key"])
-    facts = f"*{found['kind']} · {found['difficulty']} · {found['minutes']} minutes · {points(spec)} points.*"
+    marks = " · ".join(found[name] for name in ("kind", "difficulty", "importance"))
+    facts = f"*{marks} · {found['minutes']} minutes · {points(spec)} points.*"
     return f"## {spec.key} {spec.title[0].upper()}{spec.title[1:]}\n\n{facts}"
 
 

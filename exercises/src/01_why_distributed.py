@@ -40,7 +40,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 01.1
 #
-# *Write · medium · 20 minutes.* **You learn** what a format can hold, by reading it as a processor does.
+# *Write · medium · extra · 20 minutes.* **You learn** what a format can hold, by reading it as a processor does.
 #
 # From left to right: one sign bit, `exponent_bits`, `mantissa_bits`. This is 6.5 in fp16, which has 5 and 10:
 #
@@ -86,7 +86,7 @@ check("01.1", value_of)
 # %% [markdown]
 # ## 01.2
 #
-# *Find the bug · easy · 10 minutes.* **You learn** to ask of a training whether it moves, not whether it runs.
+# *Find the bug · easy · useful · 10 minutes.* **You learn** to ask of a training whether it moves, not whether it runs.
 #
 # `suspect_train` trains by plain SGD. No step fails, and yet the model learns nothing.
 
@@ -127,7 +127,7 @@ check("01.2", train)
 # %% [markdown]
 # ## 01.3
 #
-# *Write · easy · 10 minutes.* **You learn** to read a model's configuration as a number of parameters.
+# *Write · easy · core · 10 minutes.* **You learn** to read a model's configuration as a number of parameters.
 #
 # The models here have Llama's shape: norms of H weights, two in each layer and one before the head; attention in which
 # several query heads share one head of keys and values, a feed-forward block of three matrices, rotations for positions (no parameters), no biases. Their configuration `c` has:
@@ -171,7 +171,7 @@ check("01.3", count_parameters)
 # %% [markdown]
 # ## 01.4
 #
-# *Compute · easy · 20 minutes.* **You learn** to say what a training needs before you ask for GPUs.
+# *Compute · easy · core · 20 minutes.* **You learn** to say what a training needs before you ask for GPUs.
 #
 # This is the exercise of the Kempner Institute's workshop, for a GPT of L layers of width H, A heads, a vocabulary V and S
 # positions. Its formulas, in our letters, for the parameters and for the *numbers* (not bytes) that a batch of B sequences keeps
@@ -220,7 +220,7 @@ check("01.4", needs, seed=GRADE_SEED)
 # %% [markdown]
 # ## 01.5
 #
-# *Write · easy · 10 minutes.* **You learn** what each stage saves, to the byte.
+# *Write · easy · core · 10 minutes.* **You learn** what each stage saves, to the byte.
 #
 # | stage | each rank holds a shard of | and whole |
 # | --- | --- | --- |
@@ -257,7 +257,7 @@ check("01.5", zero_bytes)
 # %% [markdown]
 # ## 01.6
 #
-# *Write · medium · 25 minutes.* **You learn** where the 12 bytes <!-- =find_convention("zero").optimizer --> per parameter
+# *Write · medium · useful · 25 minutes.* **You learn** where the 12 bytes <!-- =find_convention("zero").optimizer --> per parameter
 # live when nobody keeps them all. This one runs on real ranks: 1, 2, 3 and 4.
 #
 # Your function is called as the lesson's `train_zero_1` is, with a rank's own gradients. But the lesson trained in fp32. Now the
@@ -309,7 +309,7 @@ check("01.6", train_zero_1)
 # %% [markdown]
 # ## 01.7
 #
-# *Write · hard · 45 minutes.* **You learn** to find in a layer's code what it costs in memory.
+# *Write · hard · useful · 45 minutes.* **You learn** to find in a layer's code what it costs in memory.
 #
 # What backward must read is kept. On a GPU, a layer of Llama in bf16 does this, with T = batch × sequence tokens:
 #
@@ -355,7 +355,7 @@ check("01.7", activation_bytes)
 # %% [markdown]
 # ## 01.8
 #
-# *Write · medium · 20 minutes.* **You learn** to find the smallest job that runs, and to see when no job does.
+# *Write · medium · core · 20 minutes.* **You learn** to find the smallest job that runs, and to see when no job does.
 #
 # Each GPU has `memory` bytes, and keeps `activations` bytes of its own. The states are those of ZeRO's paper: each parameter has
 # 2 bytes <!-- =find_convention("zero").weights --> of weights, 2 bytes <!-- =find_convention("zero").gradients --> of gradients
@@ -395,7 +395,7 @@ check("01.8", gpus_needed)
 # %% [markdown]
 # ## 01.9
 #
-# *Write · easy · 10 minutes.* **You learn** to ask of a utilisation: whose?
+# *Write · easy · extra · 10 minutes.* **You learn** to ask of a utilisation: whose?
 #
 # A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. **Model FLOPs utilisation**, MFU, counts what the model needs, 6PT operations, and nothing
 # that was done twice. **Hardware FLOPs utilisation**, HFU, counts all that the GPUs did, so also the part of the forward pass (2PT) that ran again.
@@ -423,7 +423,7 @@ check("01.9", training_days)
 # %% [markdown]
 # ## 01.10
 #
-# *Find the wrong number · medium · 50 minutes.* **You learn** to compute a printed table again before you build on it.
+# *Find the wrong number · medium · extra · 50 minutes.* **You learn** to compute a printed table again before you build on it.
 #
 # **A, the sizes of GPT-3,** in a table that is copied from its paper into talks. In every row the width is heads × head size.
 #

@@ -67,7 +67,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 02.1
 #
-# *Predict · easy · 15 minutes.* **You learn** to say what a collective costs before you run it.
+# *Predict · easy · core · 15 minutes.* **You learn** to say what a collective costs before you run it.
 #
 # Each of `p` ranks holds a float32 tensor of `M` bytes. They add it up in two ways, and in a third run rank 0 gives its tensor to all:
 #
@@ -122,7 +122,7 @@ check("02.1", numbers, seed=GRADE_SEED)
 # %% [markdown]
 # ## 02.2
 #
-# *Write · medium · 25 minutes.* **You learn** how a sum can grow while its parts travel.
+# *Write · medium · core · 25 minutes.* **You learn** how a sum can grow while its parts travel.
 #
 # Every rank has a tensor. Afterwards rank 0 holds chunk 0 of the sum, rank 1 holds chunk 1, and so on:
 
@@ -191,7 +191,7 @@ check("02.2", ring_reduce_scatter)
 # %% [markdown]
 # ## 02.3
 #
-# *Write · easy · 10 minutes.* **You learn** the other half of the ring: pass on, do not add.
+# *Write · easy · core · 10 minutes.* **You learn** the other half of the ring: pass on, do not add.
 
 # %%
 who_holds_what("all_gather", world_size=4)
@@ -240,7 +240,7 @@ check("02.3", ring_all_gather)
 # %% [markdown]
 # ## 02.4
 #
-# *Write · easy · 10 minutes.* **You learn** why "an all-reduce is a reduce-scatter and an all-gather" may be the
+# *Write · easy · core · 10 minutes.* **You learn** why "an all-reduce is a reduce-scatter and an all-gather" may be the
 # most useful sentence of this course. ZeRO takes the two halves apart.
 #
 # Put your two functions together. If one of them is not ready yet, `comm.reduce_scatter(x)` and
@@ -266,7 +266,7 @@ check("02.4", ring_all_reduce)
 # %% [markdown]
 # ## 02.5
 #
-# *Write · medium · 20 minutes.* **You learn** to trade one busy rank for many helpers, and to write for any
+# *Write · medium · extra · 20 minutes.* **You learn** to trade one busy rank for many helpers, and to write for any
 # number of ranks.
 #
 # ```text
@@ -310,7 +310,7 @@ check("02.5", tree_broadcast)
 # %% [markdown]
 # ## 02.6
 #
-# *Write · easy · 15 minutes.* **You learn** to keep traffic off the slow links, with process groups.
+# *Write · easy · useful · 15 minutes.* **You learn** to keep traffic off the slow links, with process groups.
 #
 # Two nodes of two ranks. Inside a node, which is one NVLink domain here, the link is fast. Between nodes it is slow:
 
@@ -354,7 +354,7 @@ check("02.6", hierarchical_all_reduce)
 # %% [markdown]
 # ## 02.7
 #
-# *Write · medium · 15 minutes.* **You learn** the pattern that experts and long contexts live on: everybody has
+# *Write · medium · extra · 15 minutes.* **You learn** the pattern that experts and long contexts live on: everybody has
 # something different for each of the others.
 
 # %%
@@ -401,7 +401,7 @@ check("02.7", all_to_all)
 # %% [markdown]
 # ## 02.8
 #
-# *Find the bug · medium · 15 minutes.* **You learn** that a test of values does not see traffic.
+# *Find the bug · medium · useful · 15 minutes.* **You learn** that a test of values does not see traffic.
 #
 # `suspect_max` is a ring that finds the largest number over all ranks, place by place. Its results are right on four ranks and
 # on three, for every length, and so its tests pass.
@@ -471,7 +471,7 @@ check("02.8", ring_max)
 # %% [markdown]
 # ## 02.9
 #
-# *Find the bug · easy · 10 minutes.* **You learn** what a test with a tolerance cannot see.
+# *Find the bug · easy · useful · 10 minutes.* **You learn** what a test with a tolerance cannot see.
 #
 # The gradients of a small model are short, so latency costs most. That is why `suspect_average` lets whole tensors go round the
 # ring once. It takes p-1 steps, half as many as a ring in chunks. Each rank collects what comes in, and then adds it up.
@@ -545,7 +545,7 @@ check("02.9", ring_average)
 # %% [markdown]
 # ## 02.10
 #
-# *Write · medium · 15 minutes.* **You learn** to say which all-reduce is the fastest, before anybody runs it.
+# *Write · medium · extra · 15 minutes.* **You learn** to say which all-reduce is the fastest, before anybody runs it.
 #
 # You are given p ranks, 2 or more, a tensor of M bytes on each of them, and their wires. Write a function that returns the **name** of the
 # fastest all-reduce:
@@ -612,7 +612,7 @@ check("02.10", fastest_all_reduce)
 # %% [markdown]
 # ## 02.11
 #
-# *Write · medium · 25 minutes.* **You learn** to write a program for several processes without this course.
+# *Write · medium · core · 25 minutes.* **You learn** to write a program for several processes without this course.
 #
 # Every process of a computer has a number, `os.getpid()`, and nobody knows beforehand which one it gets. Write a script in which
 # each process learns the sum of the numbers of all, and the sum of those in its own half: the ranks below `world_size // 2`, or
@@ -665,7 +665,7 @@ check("02.11", script)
 # %% [markdown]
 # ## 02.12
 #
-# *Own file · medium · 30 minutes.* **You learn** to measure a network so that others can compare your numbers with theirs.
+# *Own file · medium · core · 30 minutes.* **You learn** to measure a network so that others can compare your numbers with theirs.
 #
 # A new cluster is slow, and somebody asks whether the network is to blame. On GPUs one would run `nccl-tests`. Write its like as a script for
 # `torchrun`. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:

@@ -42,7 +42,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 03.1
 #
-# *Write · easy · 10 minutes.* **You learn** that data parallelism is one loop between backward and the optimizer.
+# *Write · easy · core · 10 minutes.* **You learn** that data parallelism is one loop between backward and the optimizer.
 #
 # Every rank has the same 6-4-2 MLP, has read its own rows, and has called `loss.backward()`. So the ranks' gradients differ, and you
 # make an average of them:
@@ -81,7 +81,7 @@ check("03.1", average_gradients)
 # %% [markdown]
 # ## 03.2
 #
-# *Write · easy · 10 minutes.* **You learn** what averaging gradients silently takes for granted.
+# *Write · easy · useful · 10 minutes.* **You learn** what averaging gradients silently takes for granted.
 #
 # Equal gradients keep models equal, if they *were* equal. Here every rank has made its model with a seed of its own. Before the first
 # step all of them must get rank 0's model:
@@ -118,7 +118,7 @@ check("03.2", same_start)
 # %% [markdown]
 # ## 03.3
 #
-# *Write · medium · 20 minutes.* **You learn** why the average of averages is the wrong number.
+# *Write · medium · core · 20 minutes.* **You learn** why the average of averages is the wrong number.
 #
 # In the lesson a lonely row counted four times its due. In text it is the *targets* that have to count alike. A target of -100 does not
 # count at all: it is padding, or the prompt of a chat. So with equally many rows two ranks can have very different numbers of targets:
@@ -164,7 +164,7 @@ check("03.3", train_on_share)
 # %% [markdown]
 # ## 03.4
 #
-# *Predict · medium · 25 minutes.* **You learn** what buckets save, and what they cannot.
+# *Predict · medium · useful · 25 minutes.* **You learn** what buckets save, and what they cannot.
 #
 # A Llama of the 8B's shape has `L` layers and `P` parameters, and trains on `p` ranks, in nodes like those of Kempner's cluster. Its gradients are in fp32, four bytes each. Here are
 # its tensors in the order in which backward completes their gradients. Take a pencil:
@@ -229,7 +229,7 @@ check("03.4", step, seed=GRADE_SEED)
 # %% [markdown]
 # ## 03.5
 #
-# *Write · medium · 15 minutes.* **You learn** how ranks agree on an order without talking.
+# *Write · medium · extra · 15 minutes.* **You learn** how ranks agree on an order without talking.
 #
 # In an epoch every sample is read once, in a shuffled order. The ranks never talk about that order, and yet no sample may be left out. It
 # works if all of them shuffle in the same way, and then deal the samples out like cards. Here are 7 samples on 3 ranks:
@@ -266,7 +266,7 @@ check("03.5", samples_of)
 # %% [markdown]
 # ## 03.6
 #
-# *Write · medium · 20 minutes.* **You learn** to turn many short messages into few long ones.
+# *Write · medium · useful · 20 minutes.* **You learn** to turn many short messages into few long ones.
 #
 # Your 03.1 sends a message for every bias, however short. Put several gradients into one long tensor, and you pay the latency once.
 # Backward completes the last layer's gradients first, so fill the buckets from the last parameter on. This is the 6-4-2 MLP in buckets of 40 bytes<!-- =4 * (2 + 8) -->:
@@ -308,7 +308,7 @@ check("03.6", average_in_buckets)
 # %% [markdown]
 # ## 03.7
 #
-# *Write · medium · 15 minutes.* **You learn** to train on a batch that does not fit, without paying for each part of it.
+# *Write · medium · core · 15 minutes.* **You learn** to train on a batch that does not fit, without paying for each part of it.
 #
 # The batch is too large for the memory, so it comes in micro-batches, and each needs a forward and a backward of its own. `model` is the
 # course's `DistributedDataParallel`, which averages in every `backward()`. But only the *sum* of the micro-batches' gradients has to be
@@ -354,7 +354,7 @@ check("03.7", accumulate)
 # %% [markdown]
 # ## 03.8
 #
-# *Find the bug · medium · 15 minutes.* **You learn** where to look when the loss says nothing.
+# *Find the bug · medium · core · 15 minutes.* **You learn** where to look when the loss says nothing.
 #
 # A *trainer* makes one step of training. On several ranks, each rank gets the whole batch and takes its own share of it. `Suspect` is data
 # parallel training as one writes it from memory. All of it is the course's trainer, except for how gradients are made:
@@ -478,7 +478,7 @@ check("03.8", Repaired)
 # %% [markdown]
 # ## 03.9
 #
-# *Find the bug · hard · 30 minutes.* **You learn** to find a bug that waits for its moment.
+# *Find the bug · hard · extra · 30 minutes.* **You learn** to find a bug that waits for its moment.
 #
 # `Counting` accumulates. It cuts a share into `accumulation` micro-batches and counts the backwards, and every `accumulation`-th of them
 # averages. Run the cells of 03.8 first, because its helpers and `climb` are used again. The bug is a real one, which [transformers
@@ -566,7 +566,7 @@ check("03.9", Counted)
 # %% [markdown]
 # ## 03.10
 #
-# *Write · hard · 50 minutes.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
+# *Write · hard · useful · 50 minutes.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
 # first layers' are still being computed.
 #
 # ```text
@@ -630,7 +630,7 @@ check("03.10", overlapped_backward)
 # %% [markdown]
 # ## 03.11
 #
-# *Own file · hard · 45 minutes.* **You learn** to write the loop that you would start on a cluster, with nothing of this course in it.
+# *Own file · hard · core · 45 minutes.* **You learn** to write the loop that you would start on a cluster, with nothing of this course in it.
 #
 # A training often ends on a batch that is too short: 3 rows are left, and there are 4 processes. And a batch that is too large for a GPU
 # is cut into micro-batches. Write a script for `torchrun` that does both right, with PyTorch's own `DistributedDataParallel`.
@@ -711,7 +711,7 @@ check("03.11", ddp_loop)
 # %% [markdown]
 # ## 03.12
 #
-# *Own file · hard · 45 minutes.* **You learn** to change what DDP sends, and to keep what rounding cuts off.
+# *Own file · hard · useful · 45 minutes.* **You learn** to change what DDP sends, and to keep what rounding cuts off.
 #
 # On a slow network the gradients are what you wait for. A **communication hook** is a function of yours that DDP calls in place of its
 # own all-reduce: `model.register_comm_hook(state, hook)`. Write one that sends each number as `int8`, so a byte where float32 has four.

@@ -43,7 +43,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 04.1
 #
-# *Write · easy · 15 minutes.* **You learn** what autograd does at a cut, by doing it yourself.
+# *Write · easy · core · 15 minutes.* **You learn** what autograd does at a cut, by doing it yourself.
 #
 # The perceptron, now with a GELU, lies on two ranks: `layer1` and the GELU with 28 parameters on rank 0, `layer2` with 10 on rank 1.
 # Each rank has its own half and cannot see the other. So a training step needs two messages:
@@ -89,7 +89,7 @@ check("04.1", train_half)
 # %% [markdown]
 # ## 04.2
 #
-# *Find the wrong number · medium · 15 minutes.* **You learn** to hold a slide against a schedule.
+# *Find the wrong number · medium · extra · 15 minutes.* **You learn** to hold a slide against a schedule.
 #
 # Here are five lines of a slide about GPipe's schedule. One of them is wrong, as one was on a slide of a real talk. The other four are true.
 
@@ -146,7 +146,7 @@ check("04.2", idle, seed=GRADE_SEED)
 # %% [markdown]
 # ## 04.3
 #
-# *Write · medium · 25 minutes.* **You learn** what one slow stage costs, and where to cut a model.
+# *Write · medium · useful · 25 minutes.* **You learn** what one slow stage costs, and where to cut a model.
 #
 # Layers are not alike. A Llama's head is a matrix of its whole vocabulary, and takes as long as two or three of its layers. So where do
 # you cut? Say that we know for each layer how many milliseconds one micro-batch takes, forward and backward together:
@@ -212,7 +212,7 @@ check("04.3", cut_layers)
 # %% [markdown]
 # ## 04.4
 #
-# *Write · easy · 5 minutes.* **You learn** that a schedule is a list for each rank, nothing more.
+# *Write · easy · core · 5 minutes.* **You learn** that a schedule is a list for each rank, nothing more.
 #
 # Each of `p` ranks holds one stage: rank 0 holds stage 0, rank 1 stage 1, and so on. A rank computes `m` forwards and `m` backwards. In GPipe
 # all forwards come first:
@@ -245,7 +245,7 @@ check("04.4", gpipe_order)
 # %% [markdown]
 # ## 04.5
 #
-# *Write · hard · 45 minutes.* **You learn** how to hold fewer activations without waiting longer.
+# *Write · hard · core · 45 minutes.* **You learn** how to hold fewer activations without waiting longer.
 #
 # A rank holds an activation from its forward to its backward. Under GPipe it holds all `m` at once. Under 1F1B it goes backward as soon
 # as a gradient can be there, and from then on it does one forward, one backward. Look at each rank's beginning, and at its end:
@@ -281,7 +281,7 @@ check("04.5", one_f_one_b_order)
 # %% [markdown]
 # ## 04.6
 #
-# *Predict · hard · 45 minutes.* **You learn** what each schedule is for, in three numbers.
+# *Predict · hard · core · 45 minutes.* **You learn** what each schedule is for, in three numbers.
 #
 # On each *rank*, one micro-batch takes `F` seconds forward, `B` for the gradient of the input and `W` for the gradients of the weights.
 # Messages are free. There are `p` ranks and `m` micro-batches.
@@ -341,7 +341,7 @@ check("04.6", schedule_numbers)
 # %% [markdown]
 # ## 04.7
 #
-# *Predict · medium · 20 minutes.* **You learn** why a pipeline can run between nodes, and over which link.
+# *Predict · medium · extra · 20 minutes.* **You learn** why a pipeline can run between nodes, and over which link.
 #
 # A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one sequence of `S` tokens. Activations and their
 # gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
@@ -384,7 +384,7 @@ check("04.7", cuts, seed=GRADE_SEED)
 # %% [markdown]
 # ## 04.8
 #
-# *Write · hard · 45 minutes.* **You learn** what zero-bubble schedules are made of.
+# *Write · hard · extra · 45 minutes.* **You learn** what zero-bubble schedules are made of.
 #
 # The backward of a linear layer y = x weightᵀ + bias computes two things. Another rank waits for the first, and nobody waits for the second:
 #
@@ -436,7 +436,7 @@ check("04.8", TwoParts)
 # %% [markdown]
 # ## 04.9
 #
-# *Find the bug · medium · 15 minutes.* **You learn** what a good loss curve does not prove.
+# *Find the bug · medium · core · 15 minutes.* **You learn** what a good loss curve does not prove.
 #
 # A colleague wrote GPipe by hand, for the two halves of 04.1. `parts` are the micro-batches, and `width` is how many numbers of a row
 # pass the cut.
@@ -551,7 +551,7 @@ check("04.9", repaired_step)
 # %% [markdown]
 # ## 04.10
 #
-# *Find the bug · medium · 20 minutes.* **You learn** what "tied" means once a model is cut.
+# *Find the bug · medium · extra · 20 minutes.* **You learn** what "tied" means once a model is cut.
 #
 # Many models use one matrix twice: the embedding looks tokens up in it, and the head multiplies by it. Cut such a model, and the first
 # use is on the first rank, the second on the last:
@@ -667,7 +667,7 @@ check("04.10", repaired_tied_step)
 # %% [markdown]
 # ## 04.11
 #
-# *Own file · hard · 45 minutes.* **You learn** to run a model in PyTorch's own pipeline, with nothing of this course in it.
+# *Own file · hard · core · 45 minutes.* **You learn** to run a model in PyTorch's own pipeline, with nothing of this course in it.
 #
 # `torch.distributed.pipelining` has the schedules of the lesson. You bring the stages. A `PipelineStage(module, number, stages, device)` wraps
 # the layers of one process, and a schedule, `ScheduleGPipe` or `Schedule1F1B`, is made from the stage, the number of micro-batches and a loss
@@ -763,7 +763,7 @@ check("04.11", pipeline_script)
 # %% [markdown]
 # ## 04.12
 #
-# *Own file · hard · 45 minutes.* **You learn** to pay for memory with a second forward, in a pipeline that is all your own.
+# *Own file · hard · useful · 45 minutes.* **You learn** to pay for memory with a second forward, in a pipeline that is all your own.
 #
 # A stage that goes forward keeps what autograd needs for backward, for every micro-batch that is under way. For the first stages that is
 # most of the memory. But a layer that still has its **input** can compute everything else from it once more. So keep

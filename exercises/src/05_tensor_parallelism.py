@@ -41,7 +41,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 05.1
 #
-# *Predict · easy · 20 minutes.* **You learn** to read "column" and "row" without being fooled by how torch stores a weight.
+# *Predict · easy · useful · 20 minutes.* **You learn** to read "column" and "row" without being fooled by how torch stores a weight.
 #
 # Three people write one linear map in three ways, and what Megatron calls a column is a row for the other two:
 #
@@ -104,7 +104,7 @@ check("05.1", parts, seed=GRADE_SEED)
 # %% [markdown]
 # ## 05.2
 #
-# *Write · easy · 15 minutes.* **You learn** that cutting a matrix by its outputs costs nothing on the way forward, and what it costs on the way back.
+# *Write · easy · core · 15 minutes.* **You learn** that cutting a matrix by its outputs costs nothing on the way forward, and what it costs on the way back.
 #
 # Every rank has all of `x`, some rows of `weight`, and the numbers of `bias` that belong to these rows. So it computes some of the
 # outputs, and it need not ask anybody. Backward starts from the gradient of these outputs:
@@ -144,7 +144,7 @@ check("05.2", column_parallel)
 # %% [markdown]
 # ## 05.3
 #
-# *Write · easy · 15 minutes.* **You learn** what a cut by inputs leaves on each rank, and where a bias belongs.
+# *Write · easy · core · 15 minutes.* **You learn** what a cut by inputs leaves on each rank, and where a bias belongs.
 #
 # Now every rank has some *features* of `x` and the columns of `weight` that go with them. A product sums over features, so each rank has
 # a term of every output:
@@ -183,7 +183,7 @@ check("05.3", row_parallel)
 # %% [markdown]
 # ## 05.4
 #
-# *Write · medium · 25 minutes.* **You learn** why two matrices need one sum and not two, and what a GELU between them has to do with it.
+# *Write · medium · core · 25 minutes.* **You learn** why two matrices need one sum and not two, and what a GELU between them has to do with it.
 #
 # A feed-forward block is `y = gelu(x w1ᵀ + b1) w2ᵀ + b2`. Here every rank is given the *whole* weights, and you decide how to cut them.
 # There are two ways to cut `w1`, and only one of them lets a rank go on alone. Think of a single hidden number: what does GELU need?
@@ -231,7 +231,7 @@ check("05.4", feed_forward)
 # %% [markdown]
 # ## 05.5
 #
-# *Write · medium · 30 minutes.* **You learn** to compute a softmax of numbers that nobody has in one place.
+# *Write · medium · useful · 30 minutes.* **You learn** to compute a softmax of numbers that nobody has in one place.
 #
 # The head of a language model is cut by its outputs, so each rank has the logits of some words. Gathering them is the obvious thing to
 # do, and it is expensive: a row of the whole vocabulary for each token. But look at what a loss really needs of all these logits:
@@ -283,7 +283,7 @@ check("05.5", loss_of_parts)
 # %% [markdown]
 # ## 05.6
 #
-# *Write · medium · 25 minutes.* **You learn** what happens to a head of keys when there are more ranks than heads.
+# *Write · medium · extra · 25 minutes.* **You learn** what happens to a head of keys when there are more ranks than heads.
 #
 # Query heads are cut evenly: rank 0 has the first ones, and so on. Several neighbouring query heads ask the same head of keys and values,
 # so a rank needs the kv heads that its own queries ask. With 8 query heads and 2 kv heads on 4 ranks:
@@ -337,7 +337,7 @@ check("05.6", share_heads)
 # %% [markdown]
 # ## 05.7
 #
-# *Write · hard · 50 minutes.* **You learn** to save memory between the matrices and send hardly a byte more.
+# *Write · hard · useful · 50 minutes.* **You learn** to save memory between the matrices and send hardly a byte more.
 #
 # Between two blocks every rank has the same activations, and every rank normalises all of them. That is wasted memory and wasted work.
 # But an all-reduce is a reduce-scatter and then an all-gather. What if we stop after the first half? Each rank has some *positions*
@@ -393,7 +393,7 @@ check("05.7", spread_block)
 # %% [markdown]
 # ## 05.8
 #
-# *Predict · medium · 20 minutes.* **You learn** what a step costs before you run one, and which of its collectives is easily overlooked.
+# *Predict · medium · core · 20 minutes.* **You learn** what a step costs before you run one, and which of its collectives is easily overlooked.
 #
 # A Llama of the 8B's shape trains on one sequence of `S` tokens with tensor parallelism on `p` ranks. Activations are bf16, two bytes
 # each, and the loss is computed from fp32 logits, four bytes each. All collectives are rings.
@@ -440,7 +440,7 @@ check("05.8", step, seed=GRADE_SEED)
 # %% [markdown]
 # ## 05.9
 #
-# *Find the bug · medium · 25 minutes.* **You learn** to go on climbing after the first repair.
+# *Find the bug · medium · useful · 25 minutes.* **You learn** to go on climbing after the first repair.
 #
 # A block of a Llama begins with a norm, which every rank has whole. So here the 6-4-2 MLP has a norm in front of it. `Suspect` is its
 # tensor-parallel version, written from memory. The course's `tensor()` has cut the weights of the two layers. It has also hung f and g on
@@ -595,7 +595,7 @@ check("05.9", Repaired)
 # %% [markdown]
 # ## 05.10
 #
-# *Find the bug · hard · 45 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
+# *Find the bug · hard · extra · 45 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
 #
 # `Spread` trains a small Llama with sequence parallelism, so between the blocks each rank has some positions. The course's
 # `tensor(sequence_parallel="keep")` has cut the model. `self.engine.ends` computes the loss of the
@@ -734,7 +734,7 @@ check("05.10", Gathered)
 # %% [markdown]
 # ## 05.11
 #
-# *Own file · hard · 45 minutes.* **You learn** to plan tensor parallelism for a whole model, and to see in its messages whether the plan is good.
+# *Own file · hard · core · 45 minutes.* **You learn** to plan tensor parallelism for a whole model, and to see in its messages whether the plan is good.
 #
 # With `parallelize_module` you no longer write sums. You write a plan: which layer is cut how, and what it gets and gives. PyTorch adds
 # whatever communication makes the plan right, so a poor plan works too. It is only slow. Write a script for `torchrun` that trains the
@@ -865,7 +865,7 @@ check("05.11", planned_loop)
 # %% [markdown]
 # ## 05.12
 #
-# *Own file · hard · 45 minutes.* **You learn** to cut attention when there are fewer heads of keys than ranks.
+# *Own file · hard · useful · 45 minutes.* **You learn** to cut attention when there are fewer heads of keys than ranks.
 #
 # Most Llamas have many heads of queries and few of keys and values: head h of the queries reads head h // (heads / kv_heads) of the keys.
 # Cut such a block over 4 ranks, and with 2 heads of keys each of them is needed on two ranks. Both have a copy, and both copies must stay

@@ -39,7 +39,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 06.1
 #
-# *Write · medium · 25 minutes.* **You learn** to share out numbers fairly, wherever one tensor ends and the next begins.
+# *Write · medium · core · 25 minutes.* **You learn** to share out numbers fairly, wherever one tensor ends and the next begins.
 #
 # The 6-4-2 MLP has four tensors of 24, 4, 8 and 2 numbers. Two ranks should keep half of them each, but how do you halve four tensors
 # fairly? Do not halve them at all. Lay them side by side in one row, and cut the row:
@@ -97,7 +97,7 @@ check("06.1", Row)
 # %% [markdown]
 # ## 06.2
 #
-# *Write · medium · 30 minutes.* **You learn** how PyTorch's FSDP2 cuts instead, and what that costs.
+# *Write · medium · extra · 30 minutes.* **You learn** how PyTorch's FSDP2 cuts instead, and what that costs.
 #
 # One long row is fair, but a piece of it may begin in the middle of a matrix. FSDP2 cuts each tensor by itself, between its own rows, as `torch.chunk`
 # does: of a matrix of 5 rows, 4 ranks get 2, 2, 1 and none. So ranks have different numbers of rows, and a fast all-gather wants the same length from
@@ -166,7 +166,7 @@ check("06.2", Padded)
 # %% [markdown]
 # ## 06.3
 #
-# *Write · medium · 30 minutes.* **You learn** that a rank can train a piece of a model without ever seeing the rest of the averaged gradient.
+# *Write · medium · core · 30 minutes.* **You learn** that a rank can train a piece of a model without ever seeing the rest of the averaged gradient.
 #
 # Under DDP all ranks make the same update of all weights, and each keeps Adam's two moments for every one of them. That is the same work
 # and the same memory once for each rank. In **ZeRO-1** each rank updates its piece alone:
@@ -216,7 +216,7 @@ check("06.3", zero_1)
 # %% [markdown]
 # ## 06.4
 #
-# *Predict · easy · 20 minutes.* **You learn** to compute the most famous table of this subject, and where each stage stops helping.
+# *Predict · easy · core · 20 minutes.* **You learn** to compute the most famous table of this subject, and where each stage stops helping.
 #
 # Training with Adam in mixed precision keeps three things for each parameter: a bf16 weight of two bytes, a bf16 gradient of two
 # bytes, and what only the optimizer reads: an fp32 weight and two fp32 moments, twelve bytes in all. Each stage of ZeRO shares out one
@@ -258,7 +258,7 @@ check("06.4", memory, seed=GRADE_SEED)
 # %% [markdown]
 # ## 06.5
 #
-# *Write · medium · 30 minutes.* **You learn** how a layer computes with a weight that nobody keeps whole.
+# *Write · medium · core · 30 minutes.* **You learn** how a layer computes with a weight that nobody keeps whole.
 #
 # ZeRO-3 shares out the weights as well, and a product needs all of its matrix. So the ranks gather it, multiply, and let it go again. In
 # backward it is needed once more, and gathered once more:
@@ -309,7 +309,7 @@ check("06.5", Gathered)
 # %% [markdown]
 # ## 06.6
 #
-# *Write · medium · 25 minutes.* **You learn** when a gradient may go, and why ZeRO-2 cannot wait until backward is through.
+# *Write · medium · useful · 25 minutes.* **You learn** when a gradient may go, and why ZeRO-2 cannot wait until backward is through.
 #
 # ZeRO-2 shares out the gradients. But backward makes them whole, one after the other, from the last layer to the first. If you wait until
 # it is through, all of them lie side by side in memory, and nothing has been saved. So each of them has to go as soon as it comes:
@@ -358,7 +358,7 @@ check("06.6", reduce_when_it_comes)
 # %% [markdown]
 # ## 06.7
 #
-# *Predict · medium · 25 minutes.* **You learn** what each strategy sends, and which of them pays for every micro-batch.
+# *Predict · medium · core · 25 minutes.* **You learn** what each strategy sends, and which of them pays for every micro-batch.
 #
 # A Llama is cut into units: each of its `L` blocks is one, and what is left over is the *root's*: embedding, last norm and head. Weights
 # and gradients travel in bf16, two bytes each, in rings. The root is whole from the beginning of forward to the end of backward of
@@ -406,7 +406,7 @@ check("06.7", step, seed=GRADE_SEED)
 # %% [markdown]
 # ## 06.8
 #
-# *Predict · medium · 25 minutes.* **You learn** to find the worst instant of a step, and to choose units that fit.
+# *Predict · medium · useful · 25 minutes.* **You learn** to find the worst instant of a step, and to choose units that fit.
 #
 # The table of 06.4 tells the size of a rank's pieces. But during a step some units are whole besides, and they are why memory runs
 # out. Here you count the weights of these units. The blocks of a small model have different sizes, and forward goes through them in this
@@ -450,7 +450,7 @@ check("06.8", worst, seed=GRADE_SEED)
 # %% [markdown]
 # ## 06.9
 #
-# *Find the bug · medium · 25 minutes.* **You learn** to follow a number through two groups of ranks.
+# *Find the bug · medium · useful · 25 minutes.* **You learn** to follow a number through two groups of ranks.
 #
 # You have written all parts of an FSDP by now. Here they are together, in one class. A `Unit` is a layer that keeps only a piece of its
 # weights while nobody uses it. It is made for HYBRID_SHARD: the ranks in `inside` share the row, and those in `across` have the same piece of it.
@@ -580,7 +580,7 @@ check("06.9", Repaired)
 # %% [markdown]
 # ## 06.10
 #
-# *Find the bug · hard · 45 minutes.* **You learn** to save a gather where it is safe, and to see where it is not.
+# *Find the bug · hard · extra · 45 minutes.* **You learn** to save a gather where it is safe, and to see where it is not.
 #
 # The last layer of a model is the first one that backward needs. To free it after forward, and to gather it again at once, is a waste.
 # [torchtitan](https://github.com/pytorch/torchtitan), PyTorch's own training code, leaves its last norm and head whole for that reason. `Saving`
@@ -673,7 +673,7 @@ check("06.10", Saved)
 # %% [markdown]
 # ## 06.11
 #
-# *Own file · hard · 45 minutes.* **You learn** to set up PyTorch's own FSDP, and to say what it gathers, when, and in which dtype.
+# *Own file · hard · core · 45 minutes.* **You learn** to set up PyTorch's own FSDP, and to say what it gathers, when, and in which dtype.
 #
 # Your model no longer fits, so `fully_shard` is to cut it. Your network is slow, so weights shall travel in bfloat16. And a sum of many
 # gradients needs more digits than bfloat16 has. Write a script for `torchrun` that trains this way, with `fully_shard` of
@@ -777,7 +777,7 @@ check("06.11", fsdp_loop)
 # %% [markdown]
 # ## 06.12
 #
-# *Own file · hard · 45 minutes.* **You learn** to put ZeRO-1 around an optimizer that somebody else has written.
+# *Own file · hard · useful · 45 minutes.* **You learn** to put ZeRO-1 around an optimizer that somebody else has written.
 #
 # AdamW remembers two numbers for each weight, and momentum one. With data parallelism every rank remembers all of them. But an optimizer
 # treats each number by itself, so it does not mind if it is given only a piece. Write `Sharded` in plain PyTorch. It takes any such class

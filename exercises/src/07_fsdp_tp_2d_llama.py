@@ -35,7 +35,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 07.1
 #
-# *Write · easy · 15 minutes.* **You learn** with whom each rank of a mesh talks, and who of them is far away.
+# *Write · easy · core · 15 minutes.* **You learn** with whom each rank of a mesh talks, and who of them is far away.
 #
 # Six ranks stand in a mesh of three by two. The ranks of a row read the same sequence, and tensor parallelism cuts the matrices between
 # them. The ranks of a column share by FSDP what is left of the weights:
@@ -79,7 +79,7 @@ check("07.1", groups)
 # %% [markdown]
 # ## 07.2
 #
-# *Predict · medium · 30 minutes.* **You learn** to say before you buy a GPU how long a sequence it will train on.
+# *Predict · medium · useful · 30 minutes.* **You learn** to say before you buy a GPU how long a sequence it will train on.
 #
 # You have dp × tp GPUs, and a Llama. Weights, gradients and Adam's numbers are the states, which we count as always there. They take sixteen bytes for each number
 # of the model, and both axes cut them. Only the norms are whole on every rank along tp, since they are small. While a unit computes, it is
@@ -133,7 +133,7 @@ check("07.2", sizes, seed=GRADE_SEED)
 # %% [markdown]
 # ## 07.3
 #
-# *Write · medium · 20 minutes.* **You learn** to say of any number of a model which rank has it.
+# *Write · medium · core · 20 minutes.* **You learn** to say of any number of a model which rank has it.
 #
 # Take the first layer of the perceptron, with its numbers written into it: 0 to 23 in the weight, 24 to 27 in the bias. On two by two,
 # tensor parallelism leaves the ranks of tp 1 the two lower rows and half of the bias. FSDP writes these into one flat row, and cuts it:
@@ -170,7 +170,7 @@ check("07.3", place)
 # %% [markdown]
 # ## 07.4
 #
-# *Write · medium · 20 minutes.* **You learn** to measure whether two models would say the same words.
+# *Write · medium · extra · 20 minutes.* **You learn** to measure whether two models would say the same words.
 #
 # Four ranks in bf16 never have exactly the logits of one device. Is that bad? It depends on which logits are off. A model says one of its
 # likeliest tokens, so look at these. Here `k` is 3, and the reference's three likeliest tokens at one position are *cat*, *dog* and *cow*:
@@ -208,7 +208,7 @@ check("07.4", same_words)
 # %% [markdown]
 # ## 07.5
 #
-# *Predict · medium · 25 minutes.* **You learn** to choose dp and tp for a cluster that you have never seen.
+# *Predict · medium · core · 25 minutes.* **You learn** to choose dp and tp for a cluster that you have never seen.
 #
 # Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, which is one
 # NVLink domain, with as many ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter
@@ -274,7 +274,7 @@ check("07.5", layout, seed=GRADE_SEED)
 # %% [markdown]
 # ## 07.6
 #
-# *Find the bug · hard · 45 minutes.* **You learn** to count every number of a model once, wherever it lies.
+# *Find the bug · hard · useful · 45 minutes.* **You learn** to count every number of a model once, wherever it lies.
 #
 # If the norm of all gradients is above `max_norm`, they are scaled down. On a mesh no rank has all of them, so ranks add up squares. Below,
 # a trainer of the course is cut by tensor parallelism and then by FSDP, and `squares` says what is added up.
@@ -400,7 +400,7 @@ check("07.6", Repaired)
 # %% [markdown]
 # ## 07.7
 #
-# *Find the bug · medium · 20 minutes.* **You learn** what the loss of the very first step can tell.
+# *Find the bug · medium · core · 20 minutes.* **You learn** what the loss of the very first step can tell.
 #
 # In this trainer each rank picks its rows of a batch by itself, as a loader would. There are dp shares, dealt out like cards:
 
@@ -476,7 +476,7 @@ check("07.7", Fair)
 # %% [markdown]
 # ## 07.8
 #
-# *Write · hard · 50 minutes.* **You learn** to load a checkpoint that no rank could hold.
+# *Write · hard · extra · 50 minutes.* **You learn** to load a checkpoint that no rank could hold.
 #
 # A weight of a large model lies in a file, and each rank needs its part of it. Reading the whole and then cutting takes the
 # memory of the whole, on all ranks at once. But a file of safetensors can be read in boxes:
@@ -519,7 +519,7 @@ check("07.8", load)
 # %% [markdown]
 # ## 07.9
 #
-# *Find the bug · hard · 45 minutes.* **You learn** to climb with a trainer that somebody else has written and released.
+# *Find the bug · hard · useful · 45 minutes.* **You learn** to climb with a trainer that somebody else has written and released.
 #
 # In October 2024 `transformers` was mended: a batch that is accumulated in parts divides each part's loss by the targets of *all* its
 # parts. Soon somebody with several processes reported that something was still wrong. Below is how such a release trains, much
@@ -620,7 +620,7 @@ check("07.9", Mended)
 # %% [markdown]
 # ## 07.10
 #
-# *Own file · hard · 45 minutes.* **You learn** to put PyTorch's two cuts on one mesh, and to clip by the norm of all gradients.
+# *Own file · hard · core · 45 minutes.* **You learn** to put PyTorch's two cuts on one mesh, and to clip by the norm of all gradients.
 #
 # Write a script for `torchrun` that trains the blocks below on a mesh of dp by tp, with `parallelize_module` and `fully_shard`. On
 # each axis alone that takes a few lines. On both, one line of the usual loop stops working: `clip_grad_norm_` refuses gradients that
@@ -724,7 +724,7 @@ check("07.10", mesh_of_two)
 # %% [markdown]
 # ## 07.11
 #
-# *Own file · hard · 45 minutes.* **You learn** to stop a run with a checkpoint, and to go on with another number of GPUs.
+# *Own file · hard · core · 45 minutes.* **You learn** to stop a run with a checkpoint, and to go on with another number of GPUs.
 #
 # A run on four GPUs was stopped, and when it is its turn again only two are free. Each rank of FSDP has pieces of the weights and of AdamW's
 # state, and on two ranks they are cut elsewhere. Write a script for `torchrun` that can be stopped and go on, with

@@ -38,7 +38,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 08.1
 #
-# *Write · easy · 15 minutes.* **You learn** to say with whom each rank talks, however many axes there are.
+# *Write · easy · extra · 15 minutes.* **You learn** to say with whom each rank talks, however many axes there are.
 #
 # Eight ranks stand on a mesh of two by two by two. Its axes are `pp`, `dp` and `tp` in this order, and the last one counts fastest:
 #
@@ -82,7 +82,7 @@ check("08.1", groups)
 # %% [markdown]
 # ## 08.2
 #
-# *Predict · medium · 20 minutes.* **You learn** why tp belongs inside the NVLink domain, while the other two axes may leave it.
+# *Predict · medium · core · 20 minutes.* **You learn** why tp belongs inside the NVLink domain, while the other two axes may leave it.
 #
 # Somebody trains a Llama of 70 billion parameters on three axes. Every node is one NVLink domain of tp GPUs. A stage has L / pp layers, and each of its
 # matrices is cut into tp parts. A replica's pipeline gets m micro-batches in a step, each one sequence of S tokens. Everything that is
@@ -127,7 +127,7 @@ check("08.2", sent, seed=GRADE_SEED)
 # %% [markdown]
 # ## 08.3
 #
-# *Predict · medium · 25 minutes.* **You learn** to price a step with a pencil, before a simulator does.
+# *Predict · medium · core · 25 minutes.* **You learn** to price a step with a pencil, before a simulator does.
 #
 # Here is a Llama of 8 billion parameters on nodes of tp H100s with a slow network. Matrix products run at `reached` operations per
 # second on each GPU. The ranks along tp are one node, and a ring inside it runs at `fast` bytes per second. Out of a node lead `cards`
@@ -179,7 +179,7 @@ check("08.3", times, seed=GRADE_SEED)
 # %% [markdown]
 # ## 08.4
 #
-# *Find the wrong number · medium · 20 minutes.* **You learn** to ask of every share: a share of what?
+# *Find the wrong number · medium · extra · 20 minutes.* **You learn** to ask of every share: a share of what?
 #
 # Somebody has collected four famous runs, to see whose GPUs were busiest. All numbers before the arrows were published. What stands behind
 # the arrows was computed from them, and one of the four is not what its label says.
@@ -242,7 +242,7 @@ check("08.4", shares, seed=GRADE_SEED)
 # %% [markdown]
 # ## 08.5
 #
-# *Write · medium · 25 minutes.* **You learn** to throw out most of a million layouts before you price any of them, and to say why.
+# *Write · medium · core · 25 minutes.* **You learn** to throw out most of a million layouts before you price any of them, and to say why.
 #
 # A small planner knows two degrees and a micro-batch. `tp` and `pp` may be any divisor of the number of GPUs, a micro-batch has 1, 2, 4
 # or 8 sequences, and `dp` is what is left. That makes 100 layouts for sixteen GPUs. Six rules throw some of them out:
@@ -301,7 +301,7 @@ check("08.5", legal)
 # %% [markdown]
 # ## 08.6
 #
-# *Write · easy · 15 minutes.* **You learn** which of a thousand layouts are worth a second look.
+# *Write · easy · core · 15 minutes.* **You learn** which of a thousand layouts are worth a second look.
 #
 # A layout is *beaten* if another one is at least as good in time and in memory, and better in one of them. What nobody beats is the Pareto
 # front. Of these five, the one at place 4 is beaten by place 3, and place 2 by place 0:
@@ -340,7 +340,7 @@ check("08.6", front)
 # %% [markdown]
 # ## 08.7
 #
-# *Write · hard · 50 minutes.* **You learn** to find the best of more cuts than anybody could try.
+# *Write · hard · extra · 50 minutes.* **You learn** to find the best of more cuts than anybody could try.
 #
 # Layers are not alike. An embedding takes hardly any time, the head takes as long as some layers, and some layers are larger than others.
 # GPUs are not always alike either. Give each stage some neighbouring layers, so that the *slowest* stage is as fast as possible, since
@@ -392,7 +392,7 @@ check("08.7", assign)
 # %% [markdown]
 # ## 08.8
 #
-# *Predict · medium · 30 minutes.* **You learn** to plan for stops, which come whether you plan for them or not.
+# *Predict · medium · extra · 30 minutes.* **You learn** to plan for stops, which come whether you plan for them or not.
 #
 # While Llama 3.1 405B was trained, Meta counted how often the run stopped without being asked to:
 
@@ -461,7 +461,7 @@ if goodput is not None:
 # %% [markdown]
 # ## 08.9
 #
-# *Write · hard · 45 minutes.* **You learn** why a search must sometimes take a worse step. Here all prices are known, so a search can be judged.
+# *Write · hard · extra · 45 minutes.* **You learn** why a search must sometimes take a worse step. Here all prices are known, so a search can be judged.
 #
 # Here are nearly eight thousand layouts of a Llama of 8 billion parameters on 128 GPUs. Each has seven numbers, from `tp` to the stages of
 # a rank, and the closed form knows its step time. You stand at the worst one that is possible, and in one step you may look at one *neighbour*, which
@@ -508,7 +508,7 @@ check("08.9", anneal)
 # %% [markdown]
 # ## 08.10
 #
-# *Find the bug · hard · 45 minutes.* **You learn** when replicas may average, if a pipeline stands in each of them.
+# *Find the bug · hard · useful · 45 minutes.* **You learn** when replicas may average, if a pipeline stands in each of them.
 #
 # Four ranks stand on pp 2 by dp 2. Somebody wants to overlap: as soon as a gradient arrives, average it with the other replica, while
 # the pipeline goes on. `arrived` is called each time when the backward of a micro-batch has added to a parameter's gradient.
@@ -646,7 +646,7 @@ check("08.10", Repaired)
 # %% [markdown]
 # ## 08.11
 #
-# *Own file · hard · 45 minutes.* **You learn** to find in a profile which communication costs time, and to hide it.
+# *Own file · hard · core · 45 minutes.* **You learn** to find in a profile which communication costs time, and to hide it.
 #
 # A formula says what a step should take, and a profile says what it took. PyTorch's profiler writes what each thread did into a file that
 # a browser shows, and a program can read. A collective costs a step nothing while the rank computes something else. The rest of it is
@@ -793,7 +793,7 @@ check("08.11", profiled)
 # %% [markdown]
 # ## 08.12
 #
-# *Find the bug · hard · 40 minutes.* **You learn** to find in a script that somebody else has started on a cluster why it stands still, and
+# *Find the bug · hard · core · 40 minutes.* **You learn** to find in a script that somebody else has started on a cluster why it stands still, and
 # why it learns something else.
 #
 # A colleague has written two axes by hand, tensor parallelism of blocks and data parallelism around them, and now wants help: "It hangs. And

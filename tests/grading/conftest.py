@@ -12,12 +12,17 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from course_lib.checks.kit import runner
+from course_lib.checks.kit import registry, runner
+from course_lib.ranks import server
 from tools.exercise_text import learner_copy, read_master, solution_copy
 from tools.modules import module_of
 from tools.paths import ROOT
 
 EXERCISES = ROOT / "exercises"
+# Wrong answers are followed by new ranks; what these import by way of an exercise is imported once for all of them.
+server.preload(
+    *(f"course_lib.checks.{path.parent.name}.{path.stem}" for path in registry.CHECKS.glob("module_*/[!_]*.py"))
+)
 MODULES = {path.stem[:2]: path.stem for path in sorted((EXERCISES / "src").glob("[0-9]*.py"))}
 
 

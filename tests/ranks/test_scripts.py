@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,10 +119,16 @@ def test_the_collectives_run_under_torchrun(kept, ranks, tmp_path):
     assert ran(kept(ranks), COLLECTIVES, cwd=tmp_path).startswith(f"{ranks} ranks agree")
 
 
+@pytest.fixture(scope="module")
+def whole(kept, text, tmp_path_factory):
+    """What a stage prints if nothing stops it: each is run once on so many ranks, in a folder of its own."""
+    return cache(lambda stage, ranks: ran(kept(ranks), stage, text, cwd=tmp_path_factory.mktemp("whole")))
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("stage", [*ON_RANKS, RESUMING], ids=lambda path: path.stem)
-def test_a_stage_trains_as_one_device_does_and_no_thread_can_abort_its_end(kept, stage, ranks, tmp_path, text, steps):
-    assert steps_of(ran(kept(ranks), stage, text, cwd=tmp_path)) == same(steps)
+def test_a_stage_trains_as_one_device_does_and_no_thread_can_abort_its_end(whole, stage, ranks, steps):
+    assert steps_of(whole(stage, ranks)) == same(steps)
 
 
 def test_without_a_text_all_read_the_same(kept, tmp_path):
@@ -194,22 +201,18 @@ def test_pytorch_refuses_the_other_orders_as_lesson_07_says(kept, tmp_path, edit
     assert says in (tmp_path / "err").read_text()
 
 
-def test_a_run_goes_on_bit_by_bit_where_it_was_killed_and_on_another_number_of_ranks(kept, tmp_path, text, steps):
+def test_a_run_goes_on_bit_by_bit_where_it_was_killed_and_on_another_number_of_ranks(
+    kept, whole, tmp_path, text, steps
+):
     first = killed(kept(4), RESUMING, text, cwd=tmp_path, lines=6)
     for later in (10, 15, 20):  # if they were fast
         shutil.rmtree(tmp_path / f"checkpoints/{later}", ignore_errors=True)
     shutil.copytree(tmp_path / "checkpoints", tmp_path / "two/checkpoints")
     second = ran(kept(4), RESUMING, text, cwd=tmp_path).splitlines()
     assert second[0] == first[5] and len(second) == 15
-    whole = ran(kept(4), RESUMING, text, cwd=made(tmp_path / "whole")).splitlines()
-    assert [*first[:5], *second] == whole
+    assert [*first[:5], *second] == whole(RESUMING, 4).splitlines()
     on_two = ran(kept(2), RESUMING, text, cwd=tmp_path / "two")
     assert steps_of(on_two) == same(steps[5:])
-
-
-def made(folder):
-    folder.mkdir()
-    return folder
 
 
 def small_llama(folder):

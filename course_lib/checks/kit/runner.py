@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from course_lib.checks.kit import untouched
 from course_lib.comm.ledger import Event
-from course_lib.ranks import places, switch
+from course_lib.ranks import places, server, switch
 from course_lib.ranks.pool import START_LIMIT_S, Listener, RankPool
 from course_lib.ranks.report import RankError
 from course_lib.ranks.tasks import Outcome, Task, packed, typed_sources
@@ -42,6 +42,8 @@ class _Kept:
         is_another = answer is not None and answer is not self.answer
         return not (is_another and _has_changed(pool))
 
+
+server.preload(__name__)  # each new rank would import it by itself
 
 POOLS: dict[int, _Kept] = {}  # by world size, the last used one last
 
