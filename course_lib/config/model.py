@@ -27,7 +27,7 @@ _SIZES = (
 )
 
 
-_SIZE = 2**31
+_SIZE = 2**28  # so that a matrix of two of them has bytes that a signed 64-bit number can count
 _MOST = {  # what is beyond cannot be counted, built or drawn in any time
     **dict.fromkeys(("hidden_size", "n_heads", "n_kv_heads", "ffn_size", "vocab_size", "max_sequence"), _SIZE),
     **dict.fromkeys(("head_dim", "shared_ffn_size", "dense_ffn_size", "window"), _SIZE),
@@ -131,6 +131,9 @@ class ModelConfig:
             if (getattr(self, field) or 0) > most:
                 rule = "no model that can be trained has so many"
                 self._refuse(f"{field} of {len(str(most))} digits or more", rule, f"give {field} <= {most}")
+        if self.n_heads * (self.head_dim or 1) > _SIZE:
+            rule, way_out = "no model that can be trained is so wide", f"give at most {_SIZE} together"
+            self._refuse(f"n_heads={self.n_heads} of head_dim={self.head_dim}", rule, way_out)
         self._require_positive("rotary_base", self.rotary_base)
         self._require_positive("norm_eps", self.norm_eps)
         self._require_positive("clip_qkv", 1.0 if self.clip_qkv is None else self.clip_qkv)

@@ -65,6 +65,11 @@ def test_settings_at_their_edges_are_answered_in_a_line(command):
             "plan: micro_batch=1099511627776…; nothing here is more than",
         ),
         (["plan", LLAMA, CLUSTER, "+model.made=0"], "key 'made'; not a field of ModelConfig; choose from"),
+        (
+            ["doctor", TINY, "model.hidden_size=2147483648"],
+            "hidden_size of 9 digits or more; no model that can be trai",
+        ),
+        (["doctor", TINY, "+model.head_dim=268435456"], "head_dim=268435456; no model that can be trained is so wide"),
         (["doctor", TINY, "+model.made=0"], "key 'made'; not a field of ModelConfig; choose from"),
         (["sweep", LLAMA, "device.usable_gib=1e400"], "device.usable_gib=inf; a program can use some of the printed"),
         (["verify", "json:dumps", "json:loads", "batches=\n"], "verify: '\\n'; a function is named by its file"),
