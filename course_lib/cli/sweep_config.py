@@ -142,12 +142,12 @@ def _device(values: Mapping[str, Any]) -> Device:
     require_whole(_COMMAND, "device.memory_gb", values["memory_gb"])
     if values["memory_gb"] < 1:
         refuse(_COMMAND, f"device.memory_gb={values['memory_gb']}", "memory is positive", "give device.memory_gb >= 1")
-    usable = values.get("usable_gib")
+    if values["memory_gb"] != _printed(values["cuda_name"]):  # the preset's log is of another card
+        values = {**values, "usable_gib": None, "usable_source": Device.usable_source}
+    usable = values["usable_gib"]
     if usable is not None and not (is_number(usable) and 0 < usable <= values["memory_gb"]):
         rule = f"a program can use some of the printed memory, {values['memory_gb']} GB, or nobody has looked: null"
         refuse(_COMMAND, f"device.usable_gib={usable}", rule, "give a number of GiB, or device.usable_gib=null")
-    if values["memory_gb"] != _printed(values["cuda_name"]):  # the preset's log is of another card
-        values = {**values, "usable_gib": None, "usable_source": Device.usable_source}
     return Device(**values)
 
 

@@ -26,6 +26,7 @@ import torch
 from course_lib.ranks import lifeline, server
 from course_lib.ranks.counted import Call, calls_in, count_into
 from course_lib.ranks.member import blank_main, free_port
+from course_lib.ranks.remembered import remember_into
 from course_lib.ranks.saved import Saved
 from course_lib.ranks.wire import RankEnd
 
@@ -42,6 +43,7 @@ class Ended(NamedTuple):
     printed: str
     problems: str  # what it wrote to stderr
     calls: tuple[Call, ...] = ()  # what it handed to torch.distributed
+    remembered: int = 0  # numbers in the states of the optimizer that has most of them
     saved: int = 0  # bytes that autograd has kept for backward, at most; only if that is asked for
 
 
@@ -85,6 +87,7 @@ def run_script(text: str, world_size: int, *, timeout: float, argument: str = ""
             _read(folder / f"{rank}.out"),
             _read(folder / f"{rank}.err"),
             calls_in(folder / f"{rank}.calls"),
+            int(_read(folder / f"{rank}.remembered") or 0),
             int(_read(folder / f"{rank}.saved") or 0),
         )
         for rank, (process, status) in enumerate(zip(processes, statuses, strict=True))
@@ -106,6 +109,7 @@ def _take_part(
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
     warnings.simplefilter("default")  # whoever started us may take each for an error; torchrun does not
     count_into(f"{folder}/{rank}.calls", f"{folder}/script.py")
+    remember_into(Path(f"{folder}/{rank}.remembered"))
     sys.argv = ["script.py", *filter(None, [argument])]
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it
     book = Saved()

@@ -276,8 +276,9 @@ SUMMED, ALONG_DP = "dist.all_reduce(square)", "dist.all_reduce(p.grad, group=dp_
 OF_HEAD = '(square + w["head"].grad.square().sum())'
 
 WRONG["08.12", "two"] = {
-    "after all steps; ranks that should hold the same do": {ALONG_DP: "dist.all_reduce(p.grad)"},
+    "at the end; ranks that should hold the same do": {ALONG_DP: "dist.all_reduce(p.grad)"},
     "no gradient was clipped": {"min(1.0, max_norm / norm.item())": "1.0"},
+    "small gradients are scaled up to the limit": {"min(1.0, max_norm / norm.item())": "max_norm / norm.item()"},
     "head should be the same on ranks 0 and 1, and is not": {SUMMED: "pass"},
     "as often as there are ranks along tp": {'w if name != "head") / dp': "w) / dp", OF_HEAD: "square"},
     "and the head is not in it": {OF_HEAD: "square"},

@@ -32,18 +32,21 @@ BUGS = {
             "x.tensor_split(dist.get_world_size())[dist.get_rank()]",
             "x[dist.get_rank() :: dist.get_world_size()][: len(x) // dist.get_world_size()]",
             "the rows that do not divide are left out",
+            "all steps of SGD",
         ),
         Bug(
             "learn_from",
             "/ len(x)\n",
             "/ max(len(rows), 1) / MICRO_BATCHES / dist.get_world_size()\n",
             "each micro-batch has its own mean, so the rows do not count alike",
+            "all steps of SGD",
         ),
         Bug(
             "learn_from",
             "        loss.backward()\n",
             "        if len(rows) == len(rows_of(x).tensor_split(MICRO_BATCHES)[0]):\n            loss.backward()\n",
             "micro-batches that are shorter than the first have no backward",
+            "all steps of SGD",
         ),
         Bug(
             "add_up",
@@ -128,6 +131,13 @@ BUGS = {
             "square = part.square().sum()\n    dist.all_reduce(square)",
             "square = part.square().sum()\n    dist.all_reduce(square, op=dist.ReduceOp.AVG)",
             "the squares of the parts are averaged",
+        ),
+        Bug(
+            "clip",
+            "    part.mul_((most / (norm + 1e-6)).clamp(max=1.0))\n",
+            "    part.mul((most / (norm + 1e-6)).clamp(max=1.0))\n",
+            "the scaled gradient is thrown away",
+            "AdamW, decay, clipping",
         ),
         Bug(
             "share",
@@ -231,6 +241,7 @@ BUGS = {
             "/ len(x)\n",
             "/ max(len(rows), 1) / MICRO_BATCHES / dist.get_world_size(dp)\n",
             "each micro-batch has its own mean, so the rows do not count alike",
+            "all steps of SGD",
         ),
         Bug(
             "add_up",
@@ -250,6 +261,13 @@ BUGS = {
             "            square += p.grad.square().sum()\n"
             "    dist.all_reduce(square, group=tp)\n",
             "what every rank of tp holds is counted twice",
+        ),
+        Bug(
+            "clip",
+            "            p.grad.mul_((most / (norm + 1e-6)).clamp(max=1.0))\n",
+            "            p.grad.mul_((most / (square + 1e-6)).clamp(max=1.0))\n",
+            "scaled by the square of the norm",
+            "AdamW, decay, clipping",
         ),
         Bug(
             "save",

@@ -40,7 +40,7 @@ class Leave(torch.autograd.Function):
         return gradient, None
 
 
-class Block(nn.Module):
+class Residual(nn.Module):
     """Of `up` a rank has half of the outputs, of `down` the inputs that belong to them."""
 
     def __init__(self, tp):
@@ -62,7 +62,9 @@ def cut_dim(name):
 
 
 def new_model(frozen, tp):
-    model = nn.Sequential(nn.Linear(6, WIDTH), Block(tp), Block(tp), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
+    model = nn.Sequential(
+        nn.Linear(6, WIDTH), Residual(tp), Residual(tp), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)
+    )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
     return model.double()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 WIDTH, CLASSES, MICRO_BATCHES = 8, 5, 2
 
 
-class Block(nn.Module):
+class Residual(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
@@ -22,7 +22,7 @@ class Block(nn.Module):
 
 
 def new_model(frozen):
-    model = nn.Sequential(nn.Linear(6, WIDTH), Block(), Block(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
+    model = nn.Sequential(nn.Linear(6, WIDTH), Residual(), Residual(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
     return model.double()

@@ -646,11 +646,11 @@ check("03.10", overlapped_backward)
 # Of each batch, rank r takes part r of `x.tensor_split(world_size)`, and cuts it into two micro-batches, by `tensor_split` again. Some of
 # these parts may be empty. Every row of a batch has the same weight: the loss is the mean of the cross-entropy over **all its rows**, on
 # whichever rank they are. At the end rank 0 saves a dict as `answer.pt` in the same folder: under `weights` the model's state dict, without
-# the wrapper's `module.`, and under `losses` the loss of each batch before its step, over all rows.
+# the wrapper's `module.`, and under `losses` a list with the loss of each batch before its step, over all rows.
 
 # %% [markdown]
 # **Target:** the weights of one device, with SGD and with AdamW. In each step the gradients are averaged once, not once for each
-# micro-batch. The check counts what your processes hand to `torch.distributed`, whoever calls it.
+# micro-batch; adding up the losses is free. The check counts what your processes hand to `torch.distributed`, whoever calls it.
 #
 # To start it yourself, run `save_script("03.11", ddp_loop)`. It writes your script and a `task.pt` into a folder, and tells you the line for a
 # terminal. [The script of lesson 03](../../notebooks/scripts/03_ddp.py) has the calls that you need; look there when you are stuck.
@@ -697,9 +697,9 @@ def main(folder):
         optimizer.zero_grad()
     if rank == 0:
         torch.save({"weights": model.module.state_dict(), "losses": losses}, f"{folder}/answer.pt")
-    dist.barrier()
-    dist.destroy_process_group()
     ### END SOLUTION
+    dist.barrier()  # who left first would cut the connections of those who still work
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

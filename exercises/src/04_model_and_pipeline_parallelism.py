@@ -711,7 +711,8 @@ from torch.nn import functional as F
 
 
 def make_model(widths):
-    return nn.Sequential(*[nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(widths)]).double()
+    layers = [nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(widths)]
+    return nn.Sequential(*layers).double()
 
 
 def main(folder):
@@ -748,7 +749,8 @@ def main(folder):
     parts = [None] * ranks if rank == 0 else None
     dist.gather_object(layers.state_dict(), parts)
     if rank == 0:
-        torch.save({name: tensor for part in parts for name, tensor in part.items()}, f"{folder}/answer.pt")
+        whole = {name: tensor for part in parts for name, tensor in part.items()}
+        torch.save(whole, f"{folder}/answer.pt")
     dist.barrier()
     dist.destroy_process_group()
     ### END SOLUTION
@@ -845,7 +847,8 @@ def main(folder):
     parts = [None] * ranks if rank == 0 else None
     dist.gather_object(stage.state_dict(), parts)
     if rank == 0:
-        torch.save({name: tensor for part in parts for name, tensor in part.items()}, f"{folder}/answer.pt")
+        whole = {name: tensor for part in parts for name, tensor in part.items()}
+        torch.save(whole, f"{folder}/answer.pt")
     dist.barrier()
     dist.destroy_process_group()
     ### END SOLUTION

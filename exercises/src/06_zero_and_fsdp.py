@@ -802,9 +802,9 @@ check("06.11", fsdp_loop)
 # whose keys `main` uses: `weights` from which to start, `batches` of 16 rows, the name of the `optimizer` and its `options`, a list of
 # `rates`, and the names of `frozen` weights. Each rank saves its weights and its states as `answer-0.pt`, `answer-1.pt` and so on.
 #
-# **Target:** on every rank the weights of one device, with SGD (and its momentum) and with AdamW. A rank remembers nothing that is longer
-# than its piece, and all pieces together are what one device remembers. In each step there are one reduce-scatter and one all-gather,
-# each of this piece, and no other message of more than two numbers.
+# **Target:** on every rank the weights of one device, with SGD (and its momentum) and with AdamW. The optimizer inside remembers its
+# piece and no more, and all pieces together are what one device remembers. In each step one reduce-scatter leaves a rank its piece, and
+# one all-gather gives a piece to all. No other message has more than two numbers.
 #
 # To start it yourself, run `save_script("06.12", sharded_optimizer)`.
 

@@ -749,7 +749,8 @@ check("07.10", mesh_of_two)
 # batch. No rank gathers or writes a whole state: each one writes a file of its own pieces, and nothing is gathered besides what FSDP
 # gathers to compute.
 #
-# To start it yourself, run `save_script("07.11", stopping)`. Start the line that it prints, and then once more with 2 in place of 4.
+# To start it yourself, run `save_script("07.11", stopping)`. Start the line that it prints, and then once more with 2 in place of 4. Before
+# you start a mended script, delete the folder `checkpoint`.
 # [The script of lesson 08](../../notebooks/scripts/08_resume.py) has the calls that you need; look there when you are stuck.
 
 # %% nbgrader={"grade": false, "grade_id": "07-11", "locked": false, "schema_version": 3, "solution": true, "task": false}

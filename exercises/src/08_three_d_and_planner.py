@@ -846,7 +846,8 @@ def forward(x, w, group):
 
 
 def clip(w, max_norm, dp):
-    # Each rank has the squares of its pieces, and dp ranks have the same ones; the head is whole everywhere.
+    # Each rank has the squares of its pieces, and dp ranks have the same ones.
+    # The head is whole everywhere.
     square = sum(w[name].grad.square().sum() for name in w if name != "head") / dp
     if dp * square > max_norm**2:  # small gradients need no collective
         dist.all_reduce(square)
@@ -961,7 +962,8 @@ def forward(x, w, group):
 
 
 def clip(w, max_norm, dp):
-    # Each rank has the squares of its pieces, and dp ranks have the same ones; the head is whole everywhere.
+    # Each rank has the squares of its pieces, and dp ranks have the same ones.
+    # The head is whole everywhere.
     square = sum(w[name].grad.square().sum() for name in w if name != "head") / dp
     dist.all_reduce(square)
     norm = (square + w["head"].grad.square().sum()).sqrt()

@@ -103,7 +103,7 @@ def test_naming_what_had_no_bug_costs_half_of_what_naming_a_bug_earns():
     bugs = [(trainer, name) for trainer in TRAINERS for name in sorted(plant(trainer, SEED).functions)]
     assert of_diagnosis(named(*bugs), SEED).points == NAMED
     assert of_diagnosis(named(*bugs[:3]), SEED).points == pytest.approx(NAMED / 3, abs=0.1)
-    assert of_diagnosis(named(*bugs[:3], ("mesh", "main"), ("mesh", "Block")), SEED).points == pytest.approx(
+    assert of_diagnosis(named(*bugs[:3], ("mesh", "main"), ("mesh", "Residual")), SEED).points == pytest.approx(
         NAMED * 2 / 9, abs=0.1
     )
     assert of_diagnosis("no line of the right form", SEED).points == 0

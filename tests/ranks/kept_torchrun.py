@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 
@@ -76,7 +76,8 @@ class Run:
         """End all that still run, at once."""
         running = self.pids.keys() - self.statuses.keys()
         for rank in running:
-            os.kill(self.pids[rank], signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended meanwhile, and its status is under way
+                os.kill(self.pids[rank], signal.SIGKILL)
         self.statuses |= {rank: rank.recv() for rank in running}
 
 

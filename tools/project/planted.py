@@ -9,8 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from course_lib.checks.project import one_device
 from course_lib.checks.project.ladder import TRAINERS
+from course_lib.checks.project.tasks import task_of
 from tools.paths import ROOT
 
 SOURCES = ROOT / "exercises/project"
@@ -72,3 +75,4 @@ def hand_out(folder: Path, seed: int) -> None:
     for trainer in TRAINERS:
         (folder / f"{trainer}.py").write_text(plant(trainer, seed).text, encoding="utf-8")
     (folder / DIAGNOSIS).write_text(_TEMPLATE, encoding="utf-8")
+    torch.save(task_of(0, "adamw"), folder / "task.pt")  # to start one of them by hand

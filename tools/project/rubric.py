@@ -16,7 +16,7 @@ POINTS = {"replicas": 20, "shards": 28, "mesh": 32}
 NAMED = 20  # for the diagnosis: all bugs named, and nothing else
 LIMIT_S = 900.0
 ALONE = Path(__file__).with_name("alone.py")
-_LINE = re.compile(r"^(\w+)\.(\w+)\s*:\s*\S", re.MULTILINE)
+_LINE = re.compile(r"^(\w+)\.(?:\w+\.)?(\w+)\s*:\s*\S", re.MULTILINE)  # a method with its class, or without
 
 
 class Row(NamedTuple):
@@ -53,9 +53,12 @@ def of_trainers(texts: Mapping[str, str], climbed: Iterable[Climbed]) -> list[Ro
     stopped = said.get(("", ""), "not reached")
     rows = []
     for trainer in TRAINERS:
+        missing = stopped if trainer in texts else f"there is no {trainer}.py"
+        reasons = {rung.name: said.get((trainer, rung.name), missing) for rung in RUNGS}
+        if any(reasons.values()):  # a trainer that is wrong may well send as much as a right one
+            reasons["bytes"] = reasons["bytes"] or "counts when the other rungs hold"
         for rung in RUNGS:
-            missing = stopped if trainer in texts else f"there is no {trainer}.py"
-            reason = said.get((trainer, rung.name), missing)
+            reason = reasons[rung.name]
             possible = round(rung.share * POINTS[trainer], 1)
             rows.append(Row(f"{trainer}: {rung.name}", 0.0 if reason else possible, possible, reason))
     return rows

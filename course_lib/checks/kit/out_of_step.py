@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from course_lib.ranks.counted import Call
 from course_lib.ranks.script import Ended
 
+_OUTSIDE = re.compile(r"Running (\w+) on global rank \d+ which does not belong to the given group")
 _IN_PAIRS = frozenset({"send", "recv"})
 _OF_ANY_LENGTH = frozenset({"all_to_all", "all_to_all_single"})
 
@@ -27,6 +29,14 @@ def first_difference(ended: Sequence[Ended]) -> str:
 def last_calls(ended: Sequence[Ended]) -> str:
     """What each rank called last: where one that hangs may wait."""
     return f"the last call is {_by_rank([one.calls[-1] if one.calls else None for one in ended])}"
+
+
+def outside_of_a_group(ended: Sequence[Ended]) -> str:
+    """A call with a group to which the rank does not belong, which PyTorch leaves out with a warning; empty if none."""
+    for rank, one in enumerate(ended):
+        if found := _OUTSIDE.search(one.problems):
+            return f"; rank {rank} calls {found[1]} with a group that it is not in, and PyTorch leaves the call out"
+    return ""
 
 
 def _concerns_all(call: Call, world_size: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from course_lib.checks.kit.endings import NOT_YET
-from course_lib.checks.kit.out_of_step import first_difference, last_calls
+from course_lib.checks.kit.out_of_step import first_difference, last_calls, outside_of_a_group
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 from course_lib.ranks.script import Ended, run_script
@@ -113,7 +113,8 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
             return f"the start on {world_size}: {ran}" if starts else ran
         starts += ran.starts
     try:
-        return exercise.verdict(case, Ran(starts=tuple(starts), task=task or {}, folder=folder))
+        reason = exercise.verdict(case, Ran(starts=tuple(starts), task=task or {}, folder=folder))
+        return reason and reason + outside_of_a_group(starts[-1])
     except Unreadable as error:
         return str(error)
 
@@ -131,8 +132,9 @@ def start_once(
     if task is not None:
         torch.save(task, folder / TASK)
     ended = run_script(text, world_size, timeout=timeout, argument="" if task is None else str(folder), saved=saved)
-    bad = _ended_badly(ended, timeout)
-    return bad or Ran(starts=(tuple(ended),), task=task or {}, folder=folder)
+    if bad := _ended_badly(ended, timeout):
+        return bad + outside_of_a_group(ended)
+    return Ran(starts=(tuple(ended),), task=task or {}, folder=folder)
 
 
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:

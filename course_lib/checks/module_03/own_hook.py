@@ -140,7 +140,7 @@ def _verdict(case: Start, ran: Ran) -> str | None:
         return _traffic(ran)
     if "holds nan" in reason:
         return f"{reason.partition(':')[0]}: is anything divided by s where all of a parameter's gradients are 0?"
-    if reason.endswith("after all steps") and not any(_handed(one, "float") for one in ran.ended):
+    if reason.endswith("at the end") and not any(_handed(one, "float") for one in ran.ended):
         return f"{reason}; no s goes through an all-reduce: if each rank has its own, their numbers do not add up"
     return reason
 

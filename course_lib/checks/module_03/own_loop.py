@@ -55,12 +55,16 @@ _WRONG: dict[str, tuple[_Weigh, bool]] = {  # what is said of it, the weight of 
         lambda losses, batch, ranks, own: losses.sum() * ranks * ranks / batch,
         True,
     ),
+    "the losses are divided by the rows of the whole batch, and by the number of micro-batches as well": (
+        lambda losses, batch, ranks, own: losses.sum() * ranks / batch / MICRO_BATCHES,
+        True,
+    ),
     "the losses are added up and not divided by the rows of the batch": (
         lambda losses, batch, ranks, own: losses.sum(),
         True,
     ),
-    "this is what rank 0 learns from its own rows alone: was any backward outside no_sync(), and was it the last "
-    "one?": (_right, False),
+    "this is what rank 0 learns from its own rows alone: is the forward that of the wrapped model, and was the last "
+    "backward outside no_sync()?": (_right, False),
 }
 
 
@@ -84,7 +88,7 @@ def _trained(task: dict[str, Any], ranks: int, weigh: _Weigh, averaged: bool) ->
 
 
 def _verdict(case: Start, ran: Ran) -> str | None:
-    """_Weights after all steps, then each step's loss, then what has travelled."""
+    """Weights after all steps, then each step's loss, then what has travelled."""
     answer, task, ranks = ran.saved("answer.pt"), dict(ran.task), case.world_size
     if not isinstance(answer, dict) or {"weights", "losses"} - answer.keys():
         return "answer.pt is to hold a dict with 'weights' and 'losses'"
@@ -92,8 +96,10 @@ def _verdict(case: Start, ran: Ran) -> str | None:
     instead = {sentence: _trained(task, ranks, *wrong)[0] for sentence, wrong in _WRONG.items()}
     reason = wrong_tensors(answer["weights"], want, start=task["weights"], instead=instead, tolerance=1e-9)
     if reason is not None:
-        return reason + _since_when(answer["losses"], means) * reason.endswith("after all steps")
-    return _wrong_losses(answer["losses"], means) or _too_much(ran, len(means))
+        return reason + _since_when(answer["losses"], means) * reason.endswith("at the end")
+    losses = answer["losses"]
+    found = losses.tolist() if isinstance(losses, Tensor) else losses
+    return _wrong_losses(found, means) or _too_much(ran, len(means))
 
 
 def _since_when(found: Any, want: list[float]) -> str:
@@ -128,7 +134,7 @@ def _too_much(ran: Ran, steps: int) -> str | None:
         if sent != steps * model_bytes:
             ratio = times(sent / (steps * model_bytes))
             text = f"values right, but rank {rank} hands {sent} B of gradients to all-reduces, {ratio} the target"
-            return f"{text}; only the last micro-batch of a step has to: the others belong under no_sync()"
+            return f"{text}; only the last micro-batch has to: the others belong under no_sync(), forward and backward"
     return None
 
 
@@ -140,8 +146,8 @@ _LOOP = ScriptExercise(
     levels={
         "sgd": Level(
             points=3,
-            cases=(Start(world_size=2), Start(world_size=4)),
-            praise="on 2 and on 4 processes SGD ends at one device's weights, a process without rows included",
+            cases=(Start(world_size=4), Start(world_size=2)),  # factors of 2 have too many causes
+            praise="on 4 and on 2 processes SGD ends at one device's weights, a process without rows included",
         ),
         "adamw": Level(
             points=2,

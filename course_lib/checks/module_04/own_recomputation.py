@@ -140,7 +140,7 @@ def _verdict(case: Start, ran: Ran) -> str | None:
     reason = wrong_tensors(found, want, start=task["weights"], instead=instead, tolerance=1e-9)
     if reason is None:
         return wrong_messages(ran, MICRO_BATCHES) or _not_overlapped(ran) or _remembered(ran)
-    if task["dropout"] and reason.endswith("after all steps"):
+    if task["dropout"] and reason.endswith("at the end"):
         what = "which numbers does its seed start, and what does the second forward draw?"
         return f"{reason}; without dropout the weights were right, so look at the masks: {what}"
     return untouched_stages(reason, found, task) or reason

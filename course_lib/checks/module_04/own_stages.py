@@ -22,7 +22,7 @@ def bounds(task: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 def untouched_stages(reason: str, found: Tensors, task: Mapping[str, Any]) -> str:
     """Of weights that are wrong by themselves: which stages' are as at the start; empty if none of them is."""
-    if not (reason.endswith("after all steps") or "has moved" in reason):
+    if not (reason.endswith("at the end") or "has moved" in reason):
         return ""  # it says more already
     start = task["weights"]
     parts = [

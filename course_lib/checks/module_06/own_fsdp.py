@@ -16,7 +16,7 @@ from course_lib.checks.module_06.own_fsdp_trained import (
     RIGHT,
     STEPS,
     WRONG,
-    Block,
+    Residual,
     make_model,
     make_task,
     trained,
@@ -56,7 +56,7 @@ def _wrong_dtypes(ran: Ran) -> str | None:
 
 def _wrong_units(ran: Ran, keep: bool, ranks: int) -> str | None:
     """Each rank's pieces: how often they are gathered, and that they are reduced once a step."""
-    names = {"block": _piece(Block(), ranks), "root": _piece(nn.ModuleList(_ends(make_model())), ranks)}
+    names = {"block": _piece(Residual(), ranks), "root": _piece(nn.ModuleList(_ends(make_model())), ranks)}
     often = 1 if keep else 2 * MICRO_BATCHES
     gathers = Counter({names["block"]: BLOCKS * often, names["root"]: 1 if keep else MICRO_BATCHES})
     reduces = Counter({names["block"]: BLOCKS, names["root"]: 1})

@@ -18,7 +18,7 @@ _WIDTH, _HIDDEN = 10, 26  # neither divides by 4, nor do the 3 classes, of which
 _INPUTS, _CLASSES, _ROWS = 6, 3, 32
 
 
-class Block(nn.Module):
+class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, _HIDDEN), nn.Linear(_HIDDEN, _WIDTH)
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 def make_model() -> nn.Sequential:
     """The one that stands in the learner's file."""
-    return nn.Sequential(nn.Linear(_INPUTS, _WIDTH), *(Block() for _ in range(BLOCKS)), nn.Linear(_WIDTH, _CLASSES))
+    return nn.Sequential(nn.Linear(_INPUTS, _WIDTH), *(Residual() for _ in range(BLOCKS)), nn.Linear(_WIDTH, _CLASSES))
 
 
 def make_task(case: Start, seed: int) -> dict[str, Any]:

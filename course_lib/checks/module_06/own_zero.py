@@ -33,7 +33,8 @@ def _verdict(case: Start, ran: Ran) -> str | None:
                 instead = {sentence: trained(task, ranks, how)[0] for sentence, how in WRONG.items()}
                 return _wrong_weights(answers, rank, want, task["weights"], instead)
     length = next(len(one) for one in states.values())
-    return _wrong_states(answers, states, piece_size(length, ranks)) or _wrong_calls(ran, piece_size(length, ranks))
+    size = piece_size(length, ranks)
+    return _wrong_states(answers, states, size) or _too_much_inside(ran, len(states) * size) or _wrong_calls(ran, size)
 
 
 def _wrong_weights(
@@ -63,6 +64,17 @@ def _wrong_states(answers: list[Any], want: Tensors, size: int) -> str | None:
             ratio = scale_of(whole, right) if whole.shape == right.shape else None
             how = f"{exactly(ratio)} what" if ratio is not None else "not what"
             return f"weights right, but {name!r} of all ranks' pieces, joined, is {how} one device remembers of the row"
+    return None
+
+
+def _too_much_inside(ran: Ran, target: int) -> str | None:
+    """What the optimizer inside remembers, seen from outside: `states()` may tell of a part of it alone."""
+    for rank, one in enumerate(ran.ended):
+        if one.remembered > target:
+            seen = f"remembers {one.remembered} numbers, {times(one.remembered / target)} the {target} of its piece"
+            return (
+                f"weights right, but the optimizer inside rank {rank} {seen}: it is to be given its piece and no more"
+            )
     return None
 
 

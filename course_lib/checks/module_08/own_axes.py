@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,6 +18,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.verify.ratios import times
 
 _WIDTH, _HIDDEN, _CLASSES, _ROWS, _STEPS, _TP = 8, 16, 4, 8, 4, 2
+_GENTLE = 0.25  # times the rows of the last batch
 _SMALL = 128  # bytes of norms and losses; the smallest gradient and activation have twice as many
 _SHAPES = {
     **{f"up{layer}": (_HIDDEN, _WIDTH) for layer in (0, 1)},
@@ -41,13 +43,17 @@ class _Axes(Start):
 
 
 def _task(case: _Axes, seed: int) -> dict[str, Any]:
-    """In the first step the pieces of one rank are above the limit and those of the other below it."""
+    """In the first step the pieces of one rank are above the limit and those of the other below it.
+
+    In the last step nothing is to be clipped: its gradients are small, for its rows are.
+    """
     dice = torch.Generator().manual_seed(1033 * seed + 47)
     weights = {name: torch.randn(shape, generator=dice).double() / 2 for name, shape in _SHAPES.items()}
     batches = [
         (torch.randn(_ROWS, _WIDTH, generator=dice).double(), torch.randint(_CLASSES, (_ROWS,), generator=dice))
         for _ in range(_STEPS)
     ]
+    batches[-1] = (batches[-1][0] * _GENTLE, batches[-1][1])
     rate = 0.02 if case.optimizer == "AdamW" else 0.3
     task = {"weights": weights, "batches": batches, "optimizer": case.optimizer, "rate": rate, "tp": _TP}
     gradients = _gradients(weights, *batches[0])
@@ -75,8 +81,11 @@ def _pieces(whole: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
     }
 
 
-def _trained(task: Mapping[str, Any], *, pieces: float = 1.0, head: float = 1.0, clipped: bool = True) -> Tensors:
-    """One device's weights; the squares of both parts may count otherwise than once in the norm."""
+def _trained(task: Mapping[str, Any], *, pieces: float = 1.0, head: float = 1.0, most: float = 1.0) -> Tensors:
+    """One device's weights; the squares of both parts may count otherwise than once in the norm.
+
+    `most` is the largest factor of a clipped gradient; 0: it is not clipped.
+    """
     w = {name: tensor.clone() for name, tensor in task["weights"].items()}
     optimizer = getattr(torch.optim, task["optimizer"])(w.values(), lr=task["rate"])
     for x, y in task["batches"]:
@@ -85,7 +94,7 @@ def _trained(task: Mapping[str, Any], *, pieces: float = 1.0, head: float = 1.0,
         of_head = squares.pop("head")
         norm = (pieces * sum(squares.values()) + head * of_head) ** 0.5
         for name, p in w.items():
-            p.grad = gradients[name] * (min(1.0, task["max_norm"] / norm) if clipped else 1.0)
+            p.grad = gradients[name] * (min(most, task["max_norm"] / norm) if most else 1.0)
         optimizer.step()
     return w
 
@@ -95,7 +104,8 @@ def _verdict(case: _Axes, ran: Ran) -> str | None:
     task, found = dict(ran.task), [ran.saved(f"rank{rank}.pt") for rank in range(case.world_size)]
     want = _trained(task)
     wrong = {
-        "no gradient was clipped": _trained(task, clipped=False),
+        "no gradient was clipped": _trained(task, most=0.0),
+        "small gradients are scaled up to the limit: clipping only makes them smaller": _trained(task, most=math.inf),
         "the norm counts the pieces once for each of the dp ranks that hold them": _trained(task, pieces=case.dp),
         "the norm counts the pieces too little: divided by dp, and then not added up over dp": _trained(
             task, pieces=1 / case.dp
@@ -108,7 +118,7 @@ def _verdict(case: _Axes, ran: Ran) -> str | None:
         instead = {why: _pieces(tensors, rank) for why, tensors in wrong.items()}
         right, start = _pieces(want, rank), _pieces(task["weights"], rank)
         if reason := wrong_tensors(mine, right, start=start, instead=instead, tolerance=1e-5):
-            unexplained = "one device" in reason or "after all steps" in reason
+            unexplained = "one device" in reason or "at the end" in reason
             return f"rank {rank}: {reason}{_apart(found) if unexplained else ''}"
     return next(filter(None, (_traffic(case, ran, rank) for rank in range(case.world_size))), None)
 

@@ -104,10 +104,8 @@ def _difference(text: str, processes: int, seed: int, kind: str, parts: Sequence
     want = _alone(seed, kind, tuple((part.start, part.stop) for part in parts))
     if not isinstance(found, dict) or want.keys() - found.keys():
         return "answer.pt no longer holds a dict with weights, losses and norms"
-    return (
-        _wrong_row("loss", found["losses"], want["losses"])
-        or _wrong_row("gradient norm", found["norms"], want["norms"])
-        or wrong_tensors(found["weights"], want["weights"], start=tasks[0]["weights"], instead={}, tolerance=_TOLERANCE)
+    return _wrong_batch(found, want, " after the new start" * (len(parts) > 1)) or wrong_tensors(
+        found["weights"], want["weights"], start=tasks[0]["weights"], instead={}, tolerance=_TOLERANCE
     )
 
 
@@ -121,13 +119,19 @@ def _started(text: str, processes: int, folder: Path, tasks: Sequence[Task]) -> 
     return ran
 
 
-def _wrong_row(what: str, found: Any, want: Sequence[float]) -> str | None:
-    if not isinstance(found, list) or len(found) != len(want):
-        return f"there is not one {what} for each batch"
-    for number, (got, right) in enumerate(zip(found, want, strict=True), start=1):
-        if not agrees(got / right, 1.0):
-            off = f"{100 * (got / right - 1):+.2g} %" if 0.9 < got / right < 1.1 else times(got / right)
-            return f"the {what} of batch {number} is {got:.6g}, on one device {right:.6g} ({off})"
+def _wrong_batch(found: dict[str, Any], want: dict[str, Any], when: str) -> str | None:
+    """The first batch that differs: its loss, which is of the weights before its step, then its gradient norm."""
+    rows = {"loss": "losses", "gradient norm": "norms"}
+    for name in rows.values():
+        if not isinstance(found[name], list) or len(found[name]) != len(want[name]):
+            return f"answer.pt does not hold one of its {name} for each batch"
+    for number in range(len(want["losses"])):
+        for what, name in rows.items():
+            got, right = found[name][number], want[name][number]
+            if not agrees(got / right, 1.0):
+                off = f"{100 * (got / right - 1):+.2g} %" if 0.9 < got / right < 1.1 else times(got / right)
+                place = f"batch {number + 1}{when}"
+                return f"the {what} of {place} is {got:.6g}, on one device {right:.6g} ({off})"
     return None
 
 
