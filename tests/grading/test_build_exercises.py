@@ -57,7 +57,7 @@ def test_every_answer_has_graded_cells_with_points(master):
 def test_every_exercise_of_the_master_is_headed_by_its_title_and_points(master):
     text = "\n".join(cell.source for cell in read_master(master).cells)
     specs = [spec for key, spec in registry.exercises().items() if key.startswith(master.stem[:2])]
-    rows = re.findall(r"^\| (\d\d\.\d+) \| ([^|]+) \| ([^|]+) \| \w+ \| \d+ \| (\d+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\d\d\.\d+) \| ([^|]+) \| ([^|]+) \| \w+ \| \w+ \| \d+ \| (\d+) \|$", text, re.MULTILINE)
     assert [(key, f"{kind}: {title}", int(points)) for key, kind, title, points in rows] == [
         (spec.key, spec.title if ": " in spec.title else f"{kind}: {spec.title}", exercise_facts.points(spec))
         for spec, (_, kind, _, _) in zip(specs, rows, strict=True)

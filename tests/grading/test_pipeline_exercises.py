@@ -94,12 +94,12 @@ def test_what_is_no_computation_is_shown(one):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_slide_s_numbers_are_those_of_the_timed_schedule(seed):
-    N, m, F, B = given = claims.given(seed)
-    durations = Durations(forward_s=F, backward_input_s=B, backward_weight_s=0)
-    slots = time_schedule(make_schedule("gpipe", N, m), durations)
+    given = claims.given(seed)
+    durations = Durations(forward_s=given.F_s, backward_input_s=given.B_s, backward_weight_s=0)
+    slots = time_schedule(make_schedule("gpipe", given.N, given.m), durations)
     length = max(slot.end_s for slot in slots)
     assert given.step == length
-    assert given.share == pytest.approx(bubble_s(slots, N) / length)
+    assert given.waiting == pytest.approx(bubble_s(slots, given.N) / length)
 
 
 @pytest.mark.parametrize("seed", range(12))
