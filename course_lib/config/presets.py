@@ -12,8 +12,7 @@ from course_lib.config.model import Bias, LatentAttention, ModelConfig
 from course_lib.errors import four_parts
 from course_lib.units import is_number
 
-_MADE = "made"  # from a model alone: nobody writes its tensors into a file
-_FIELDS = {field.name: field for field in fields(ModelConfig) if field.name != _MADE}
+_FIELDS = {field.name: field for field in fields(ModelConfig) if field.name != "made"}  # no file has a model's tensors
 _LISTS = {"biases": f"some of {', '.join(get_args(Bias))}", "uncomputed": "settings in words"}
 _ABOUT = ("source", "printed_parameters", "misprints")
 _KINDS: dict[str, tuple[type, str]] = {  # of the fields that a file can spoil silently

@@ -117,7 +117,8 @@ def _take_part(
         with book.hooks() if saved else nullcontext():
             runpy.run_path(f"{folder}/script.py", run_name="__main__")
     finally:
-        Path(f"{folder}/{rank}.saved").write_text(str(book.most), encoding="utf-8")
+        if saved:
+            Path(f"{folder}/{rank}.saved").write_text(str(book.most), encoding="utf-8")
 
 
 def _open_store(port: int) -> object:

@@ -17,6 +17,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -28,31 +29,12 @@ from torch.distributed import ProcessGroup
 import course_lib
 from course_lib.comm.switches import active
 from course_lib.errors import four_parts
+from course_lib.ranks.operators import ALIKE, before_each, tensors_in
 from course_lib.ranks.stacks import is_own_file
 
-ALIKE = {  # by operator of c10d: what a learner calls it, and the argument whose tensors are alike on all ranks
-    "allreduce_": ("all_reduce", "tensors"),
-    "allreduce_coalesced_": ("all_reduce", "tensors"),
-    "broadcast_": ("broadcast", "tensors"),
-    "reduce_": ("reduce", "tensors"),
-    "allgather_": ("all_gather", "input_tensors"),
-    "_allgather_base_": ("all_gather_into_tensor", "input_tensor"),
-    "allgather_coalesced_": ("all_gather", "input_list"),
-    "allgather_into_tensor_coalesced_": ("all_gather_into_tensor", "inputs"),
-    "reduce_scatter_": ("reduce_scatter", "output_tensors"),
-    "_reduce_scatter_base_": ("reduce_scatter_tensor", "output_tensor"),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_tensor", "outputs"),
-    "gather_": ("gather", "input_tensors"),
-    "scatter_": ("scatter", "output_tensors"),
-    "alltoall_": ("all_to_all", ""),  # ranks may send each other different lengths: see `_PARTS`
-    "alltoall_base_": ("all_to_all_single", ""),
-    "barrier": ("barrier", ""),
-}
 _COMM = os.path.join(os.path.dirname(course_lib.__file__), "comm", "")
 _OF_TORCH = (f"{os.sep}torch{os.sep}distributed{os.sep}", f"{os.sep}torch{os.sep}nn{os.sep}parallel{os.sep}")
 _BACKWARD = "_engine_run_backward"
-BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-_kept: list[object] = []  # the library whose operators these are: they are gone with it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,47 +71,31 @@ _WAY_OUT = {
 
 
 def install() -> None:
-    """Let every collective of this process, from whichever part of PyTorch, compare first. Cost: 1 ms, once.
-
-    An operator's call passes one dispatch key after the other, down to that of the device. `BackendSelect` is the last
-    one before it, it is passed in every mode of autograd, and no collective uses it.
-    """
-    library = torch.library.Library("c10d", "IMPL")
-    _kept.append(library)
-    for operator in ALIKE:
-        library.impl(operator, _Watched(operator), "BackendSelect", with_keyset=True)
+    """Let every collective of this process, from whichever part of PyTorch, compare first. Cost: 1 ms, once."""
+    before_each(ALIKE, lambda operator: partial(_compare, *ALIKE[operator]))
 
 
-class _Watched:
-    """An operator that compares before it does what it always did."""
+def _compare(name: str, alike: str, given: dict[str, Any], group: ProcessGroup) -> None:
+    """Nothing, if the guard is off or the package's own collectives have compared already."""
+    if active.guard and group.size() > 1 and (caller := _caller()) is not None:
+        comparison = Comparison(_words(name, alike, given, caller, group), group)
+        comparison.compare()
+        if parts := _PARTS.get(name):
+            comparison.compare_parts(parts(given))
 
-    def __init__(self, operator: str) -> None:
-        self._operator = getattr(torch.ops.c10d, operator).default
-        self._name, self._alike = ALIKE[operator]
-        self._names = [argument.name for argument in self._operator._schema.arguments]
 
-    def __call__(self, keys: torch._C.DispatchKeySet, *args: Any, **options: Any) -> Any:
-        given = dict(zip(self._names, args, strict=False)) | options
-        group = ProcessGroup.unbox(given["process_group"])
-        if active.guard and group.size() > 1 and (caller := _caller()) is not None:
-            comparison = Comparison(self._words(given, caller, group), group)
-            comparison.compare()
-            if parts := _PARTS.get(self._name):
-                comparison.compare_parts(parts(given))
-        return self._operator.redispatch(keys & BELOW, *args, **options)  # which lets Python's other threads run
-
-    def _words(self, given: dict[str, Any], caller: str, group: ProcessGroup) -> Words:
-        alike = list(tensors_in(given.get(self._alike)))
-        root = given.get("root_rank")
-        return Words(
-            operation=self._name,
-            caller=caller or self._name,
-            device=alike[0].device.type if alike else "",
-            dtype=_listed(str(x.dtype).removeprefix("torch.") for x in alike),
-            shape=_listed(str(tuple(x.shape)) for x in alike),
-            reduction=str(given["reduce_op"].op()).rpartition(".")[2] if "reduce_op" in given else "",
-            root=-1 if root is None else dist.get_process_group_ranks(group)[root],
-        )
+def _words(name: str, argument: str, given: dict[str, Any], caller: str, group: ProcessGroup) -> Words:
+    alike = list(tensors_in(given.get(argument)))
+    root = given.get("root_rank")
+    return Words(
+        operation=name,
+        caller=caller or name,
+        device=alike[0].device.type if alike else "",
+        dtype=_listed(str(x.dtype).removeprefix("torch.") for x in alike),
+        shape=_listed(str(tuple(x.shape)) for x in alike),
+        reduction=str(given["reduce_op"].op()).rpartition(".")[2] if "reduce_op" in given else "",
+        root=-1 if root is None else dist.get_process_group_ranks(group)[root],
+    )
 
 
 class Comparison:
@@ -240,15 +206,6 @@ def _caller() -> str | None:
             found = name
         frame = frame.f_back
     return "backward()"  # autograd's threads on GPUs have no frame of anybody's
-
-
-def tensors_in(found: Any) -> Iterator[Tensor]:
-    """The tensors of an argument, however deep its lists are."""
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, (list, tuple)):
-        for one in found:
-            yield from tensors_in(one)
 
 
 def _listed(texts: Iterator[str]) -> str:
