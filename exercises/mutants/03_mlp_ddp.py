@@ -357,6 +357,15 @@ WRONG["03.11", "sgd"] = {
     "is a gradient left from the step before?": {"optimizer.zero_grad()": "pass"},
     "2.0 x the target; only the last micro-batch has to": {"number == MICRO_BATCHES": "True"},
     "but the loss of batch 1 is": {"dist.all_reduce(total)\n": "pass\n"},
+    "does a process compute its own part alone, and that in two pieces?": {
+        "[rank].tensor_split(MICRO_BATCHES)": "[rank].tensor_split(1)",
+        "number == MICRO_BATCHES": "True",
+    },
+    "where a micro-batch needs 1680: does a process compute its own part alone": {
+        ".tensor_split(ranks)[rank]": "",
+        "(ranks * loss)": "loss",
+        "total += loss.detach()": "total += loss.detach() / ranks",
+    },
     "save wrapped.module.state_dict()": {"model.module.state": "model.state"},
     "collective 12 of all ranks is all_reduce of": {"tensor_split(MICRO_BATCHES)": "chunk(MICRO_BATCHES)"},
     "what it saved there: result.pt": {"/answer.pt": "/result.pt"},

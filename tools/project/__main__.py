@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 from pathlib import Path
 
+from course_lib.checks.project.ladder import TRAINERS
 from tools.grading import isolation
 from tools.grading.isolation import Runs
 from tools.grading.names import readable
+from tools.grading.sheet import sheet, write_whole
 from tools.paths import ROOT
 from tools.project.planted import hand_out
 from tools.project.rubric import grade, table
@@ -41,33 +42,39 @@ def write(folder: Path, seed: int) -> int:
 
 
 def mark(folder: Path, seed: int) -> int:
-    """A table for each project, and a CSV with a line for each."""
+    """A table for each project, and a CSV with a line for each, which is written after each of them."""
     found = projects(folder)
     if not found:
-        print(f"make grade-project: no mesh.py in {folder}, nor in a folder of it", file=sys.stderr)
+        print(f"make grade-project: no trainer in {folder}, nor in a folder of it", file=sys.stderr)
         return 1
     print(isolation.told(), flush=True)
+    OUT.parent.mkdir(parents=True, exist_ok=True)
     runs, lines = Runs(), []
     with isolation.awake():
         for place in found:
             rows = grade(place, seed, runs)
             print(f"\n{readable(place.name)}\n{table(rows)}", flush=True)
-            lines.append({"project": readable(place.name), **{row.name: row.points for row in rows}})
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    with OUT.open("w", encoding="utf-8-sig", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
+            lines.append({"project": readable(place.name), **{row.name: str(row.points) for row in rows}})
+            write_whole(OUT, sheet(list(lines[0]), lines))
     print(f"\n{OUT}")
     return 0
 
 
 def projects(folder: Path) -> list[Path]:
-    """The folder itself, or those in it; a link leads nowhere."""
-    if (folder / "mesh.py").is_file():
+    """The folder itself, or those in it that hold a trainer; what is left out, such as a link, is named."""
+    if is_project(folder):
         return [folder]
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [place for place in inside if not place.is_symlink() and (place / "mesh.py").is_file()]
+    found = [place for place in inside if is_project(place)]
+    for place in inside:
+        if place not in found:
+            print(f"{readable(place.name)}: left out, for it is no folder with {' or '.join(TRAINERS)}.py")
+    return found
+
+
+def is_project(place: Path) -> bool:
+    """Whether at least one trainer lies in it."""
+    return not place.is_symlink() and any((place / f"{name}.py").is_file() for name in TRAINERS)
 
 
 if __name__ == "__main__":

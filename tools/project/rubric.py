@@ -30,10 +30,14 @@ class Row(NamedTuple):
 
 def grade(folder: Path, seed: int, runs: Runs) -> list[Row]:
     """All rows of one project. Its trainers climb on numbers that nobody has seen, each run fenced off."""
-    texts = {name: path.read_text("utf-8", "replace") for name in TRAINERS if (path := folder / f"{name}.py").is_file()}
+    texts = {name: text for name in TRAINERS if (text := text_of(folder / f"{name}.py"))}
     rows = of_trainers(texts, climbed(texts, seed + 1, runs))
-    path = folder / DIAGNOSIS
-    return [*rows, of_diagnosis(path.read_text("utf-8", "replace") if path.is_file() else "", seed)]
+    return [*rows, of_diagnosis(text_of(folder / DIAGNOSIS), seed)]
+
+
+def text_of(path: Path) -> str:
+    """A file's text; none of a link, which may lead to somebody else's."""
+    return path.read_text("utf-8", "replace") if path.is_file() and not path.is_symlink() else ""
 
 
 def climbed(texts: Mapping[str, str], seed: int, runs: Runs) -> list[Climbed]:
@@ -54,11 +58,8 @@ def of_trainers(texts: Mapping[str, str], climbed: Iterable[Climbed]) -> list[Ro
     rows = []
     for trainer in TRAINERS:
         missing = stopped if trainer in texts else f"there is no {trainer}.py"
-        reasons = {rung.name: said.get((trainer, rung.name), missing) for rung in RUNGS}
-        if any(reasons.values()):  # a trainer that is wrong may well send as much as a right one
-            reasons["bytes"] = reasons["bytes"] or "counts when the other rungs hold"
         for rung in RUNGS:
-            reason = reasons[rung.name]
+            reason = said.get((trainer, rung.name), missing)
             possible = round(rung.share * POINTS[trainer], 1)
             rows.append(Row(f"{trainer}: {rung.name}", 0.0 if reason else possible, possible, reason))
     return rows

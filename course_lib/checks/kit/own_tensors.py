@@ -65,5 +65,5 @@ def malformed(found: Any, want: Tensors) -> str | None:
         if tensor.dtype != right.dtype:
             return f"{name} is {tensor.dtype}, expected {right.dtype} as in the task"
         if not torch.isfinite(tensor).all():
-            return f"{name} holds nan or inf: a mean over no rows, where a process has none?"
+            return f"{name} holds nan or inf, not a number"
     return None

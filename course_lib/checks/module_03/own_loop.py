@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from course_lib.checks.kit.own_tensors import Tensors, wrong_tensors
 from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
+from course_lib.ranks.saved import Saved
 from course_lib.verify.ratios import times
 
 MICRO_BATCHES = 2
@@ -99,7 +100,7 @@ def _verdict(case: Start, ran: Ran) -> str | None:
         return reason + _since_when(answer["losses"], means) * reason.endswith("at the end")
     losses = answer["losses"]
     found = losses.tolist() if isinstance(losses, Tensor) else losses
-    return _wrong_losses(found, means) or _too_much(ran, len(means))
+    return _wrong_losses(found, means) or _too_much(ran, len(means)) or _whole_parts(ran)
 
 
 def _since_when(found: Any, want: list[float]) -> str:
@@ -138,11 +139,34 @@ def _too_much(ran: Ran, steps: int) -> str | None:
     return None
 
 
+def _whole_parts(ran: Ran) -> str | None:
+    """Micro-batches are there to keep less: what autograd has kept tells how many rows went forward at once."""
+    rows = max(len(x) for x, _ in ran.task["batches"])
+    for rank, one in enumerate(ran.ended):
+        own = len(torch.empty(rows).tensor_split(len(ran.ended))[rank])
+        micro, whole = (_kept(ran.task["weights"], n, rows) for n in (-(-own // MICRO_BATCHES), own))
+        if one.saved > (micro + whole) / 2:
+            text = f"values right, but autograd keeps {one.saved} B on rank {rank}, where a micro-batch needs {micro}"
+            return f"{text}: does a process compute its own part alone, and that in two pieces?"
+    return None
+
+
+def _kept(weights: Tensors, some: int, rows: int) -> int:
+    """Bytes that autograd keeps of a forward of some rows of a batch: a view of these keeps the whole batch."""
+    model, book = _model(), Saved()
+    model.load_state_dict(weights)
+    x, y = torch.zeros(rows, WIDTHS[0]).double(), torch.zeros(rows, dtype=torch.int64)
+    with book.hooks():
+        F.cross_entropy(model(x[:some]), y[:some], reduction="sum")
+    return book.most
+
+
 _LOOP = ScriptExercise(
     key="03.11",
     title="your own DDP loop",
     task=_task,
     verdict=_verdict,
+    saved=True,
     levels={
         "sgd": Level(
             points=3,
