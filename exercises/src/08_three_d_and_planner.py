@@ -1017,8 +1017,8 @@ check("08.12", mended_axes)
 # %% [markdown]
 # ## Where this leads
 #
-# To an end that nobody has prepared for you: [the project](../project/ASSIGNMENT.md) is three trainers in plain PyTorch, each with three bugs,
-# and you bring them up the ladder.
+# First to [the project](../project/ASSIGNMENT.md), where all modules meet: three trainers in plain PyTorch, each with three bugs, and you bring
+# them up the ladder.
 #
 # You have priced a step, thrown out what cannot be, kept what nobody beats, and found the best of the rest in two ways. That is a planner.
 # Its axes are still three. Sequences that are too long for one GPU need a fourth, and so do models with experts: lesson 09 adds both.

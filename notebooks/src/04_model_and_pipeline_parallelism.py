@@ -635,7 +635,7 @@ print(f"GPUs with {mine} layers wait {waited}: {sum(shares) / p:.1%} on average"
 score()
 
 # %% [markdown]
-# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. <details><summary>One answer</summary>If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. `[8, 9, 9, 6]` spares GPU 0, the fullest: its 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.</details>
+# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. <details><summary>One answer</summary>If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. <code>[8, 9, 9, 6]</code> spares GPU 0, the fullest: its 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.</details>
 #
 # | if | then |
 # | --- | --- |

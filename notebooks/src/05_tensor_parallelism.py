@@ -767,7 +767,7 @@ for form in (None, "keep", "regather"):
 #
 # **Your turn.** Let every rank have all scores: `scores = {"output_layouts": Replicate()}`, and a loss without `loss_parallel()` and without `to_local()`. Do the losses change? What does each rank now hold?
 #
-# <details><summary>What you should see</summary>Not a digit changes. But each rank gathers all 256 scores of every position, where it had 64. Here nobody notices. In Llama 3 a position has 128,256 scores, and they are the largest tensor of the step.</details>
+# <details><summary>What you should see</summary>Not a digit changes. But each rank gathers all 256 scores of every position, where it had 64. Here nobody notices. In Llama 3 a position has 128,256 scores, more numbers than it has anywhere else in the model.</details>
 #
 # This is what the stage changes against the pipeline:
 

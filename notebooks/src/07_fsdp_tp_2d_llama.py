@@ -653,7 +653,7 @@ viz.show_difference(Path("scripts/06_fsdp.py"), Path("scripts/07_fsdp_tp.py"))
 # %% [markdown]
 # **Your turn.** Call `shard` before `cut`. Undo it, and let the mesh have `tp` first and `dp` second. PyTorch refuses both. At which line, and why?
 #
-# <details><summary>What you should see</summary>`cut` finds a DTensor where it needs a plain one: what FSDP has sharded, nobody else may cut. The other way round it fails at clipping. A weight's placements are on (dp, tp), and PyTorch takes axes out of a mesh only in the mesh's own order.</details>
+# <details><summary>What you should see</summary><code>cut</code> finds a DTensor where it needs a plain one: what FSDP has sharded, nobody else may cut. The other way round it fails at clipping. A weight's placements are on (dp, tp), and PyTorch takes axes out of a mesh only in the mesh's own order.</details>
 
 
 # %% [markdown]

@@ -489,7 +489,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 viz.planner_explorer()
 
 # %% [markdown]
-# <details><summary>What you may have found</summary>On the slow network `pp` 64 wins, which was one percent behind: its ranks hold fewer gradients. On the fast one `pp` 8 wins with ZeRO 3. Fetching costs a second, but it recomputes nothing and halves the bubble.</details>
+# <details><summary>What you may have found</summary>On the slow network <code>pp</code> 64 wins, which was one percent behind: its ranks hold fewer gradients. On the fast one <code>pp</code> 8 wins with ZeRO 3. Fetching costs a second, but it recomputes nothing and halves the bubble.</details>
 #
 # | what you want to know | ask |
 # | --- | --- |

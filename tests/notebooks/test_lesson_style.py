@@ -124,6 +124,13 @@ def test_a_section_has_one_sentence_to_keep_at_most_and_most_have_one(source):
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *EXERCISES], ids=lambda path: path.stem)
+def test_what_is_folded_in_one_line_is_html(path):
+    """A backtick in it would be shown as it is."""
+    folded = re.findall(r"<details><summary>.*?</details>", path.read_text())
+    assert [text for text in folded if "`" in text] == []
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *EXERCISES], ids=lambda path: path.stem)
 def test_formulas_stand_after_a_blank_line(path):
     assert [text for text in of_kind(path, "markdown") if not opens_well(text)] == []
 
