@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
 
 from course_lib.checks.project.__main__ import main as climb_in
 from course_lib.checks.project.ladder import RUNGS, TRAINERS, climb_up
+from course_lib.checks.project.tasks import ROWS
 from tools.grading.isolation import Runs
 from tools.project.__main__ import projects, write
-from tools.project.planted import BUGS_EACH, DIAGNOSIS, bank, hand_out, plant, right, with_bug
+from tools.project.planted import BUGS_EACH, DIAGNOSIS, SOURCES, bank, hand_out, plant, right, with_bug
 from tools.project.rubric import NAMED, POINTS, grade, of_diagnosis
 
 SEED = 7
@@ -37,6 +39,14 @@ def test_every_seed_plants_three_bugs_in_different_functions():
         assert len(planted.functions) == len(planted.bugs) == BUGS_EACH and planted.text != right(trainer)
         assert all(f"def {name}(" in planted.text for name in planted.functions)
     assert {(t, bug) for (t, _), planted in drawn.items() for bug in planted.bugs} == set(ALL_BUGS)  # none is left out
+
+
+def test_the_assignment_s_rubric_is_the_one_that_runs():
+    text = (SOURCES / "ASSIGNMENT.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    told = {name: [float(x) for x in points] for name, *points in rows}
+    assert told == {rung.name: [round(rung.share * POINTS[name], 1) for name in TRAINERS] for rung in RUNGS}
+    assert f"other {NAMED} points" in text and f"of {', '.join(map(str, ROWS[:-1]))} and {ROWS[-1]} rows" in text
 
 
 @pytest.fixture
