@@ -417,7 +417,7 @@ WRONG["03.12", "sgd"] = {
     "no s goes through an all-reduce: if each rank has its own": {
         "    dist.all_reduce(units, op=dist.ReduceOp.MAX)\n": ""
     },
-    "holds nan or inf: is anything divided by s where": {
+    "holds nan or inf, not a number: is anything divided by s where all": {
         "torch.where(unit > 0, v / unit, 0).round()": "(v / unit).round()",
         "v - unit * count": "v - unit * count + 0 * count",
     },
