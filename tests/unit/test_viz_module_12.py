@@ -1,0 +1,40 @@
+"""The pictures of module 12: calls side by side, who starts whom, what to ask first, and a trace's lanes."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib import viz
+from tests.unit.test_flight import hang_calls
+from tests.unit.test_viz_pictures import drawn_texts, flaws
+
+
+def texts_of(picture):
+    assert list(flaws(picture.figure)) == []
+    return [text for text, _, _ in drawn_texts(picture.figure)]
+
+
+def test_the_calls_of_a_hang_show_where_ranks_part_and_who_waits():
+    picture = viz.plot_calls(hang_calls())
+    texts = texts_of(picture)
+    assert picture.kinds == ("measured",)
+    assert texts.count("evaluate") == 4 and texts.count("save") == 1 and texts.count("step") == 5 + 3 * 6
+    assert "ranks part in call 6, on rank 3; all wait in call 7" in texts
+    assert "call 7: ranks 0, 1, 2 all_reduce in evaluate, line 55, waits; rank 3 barrier in save" in picture.description
+
+
+def test_an_old_difference_is_shown_beside_the_last_calls_and_a_missing_call_too():
+    one = hang_calls()[0][0]
+    calls = [[one._replace(number=number) for number in range(1, 31)] for _ in range(8)]
+    calls[2][3] = calls[2][3]._replace(operation="_reduce_scatter_base", place="validate_the_whole_set, line 1234")
+    calls[5].pop()
+    texts = texts_of(viz.plot_calls(calls))
+    assert [text for text in texts if text.startswith("call ")] == ["call 4", "call 29", "call 30"]
+    assert {"…", "no call", "validate_the_whole_set"} < {*texts}
+
+
+def test_calls_without_lines_of_code_take_one_line_each():
+    picture = viz.plot_calls([[call._replace(place="") for call in calls] for calls in hang_calls()])
+    assert "ranks part in call 7, on rank 3; all wait in call 7" in texts_of(picture)
+    with pytest.raises(ValueError, match=r"^plot_calls: no calls; .*; pass flight_calls\(dump\) of each rank$"):
+        viz.plot_calls([[], []])
