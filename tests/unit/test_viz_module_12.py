@@ -38,3 +38,26 @@ def test_calls_without_lines_of_code_take_one_line_each():
     assert "ranks part in call 7, on rank 3; all wait in call 7" in texts_of(picture)
     with pytest.raises(ValueError, match=r"^plot_calls: no calls; .*; pass flight_calls\(dump\) of each rank$"):
         viz.plot_calls([[], []])
+
+
+def test_a_rank_s_variables_follow_from_its_node_and_its_gpu():
+    picture = viz.plot_who_starts()
+    texts = texts_of(picture)
+    assert {str(rank) for rank in range(16)} < {*texts}
+    assert "RANK=9 LOCAL_RANK=1 GROUP_RANK=2 WORLD_SIZE=16" in texts
+    assert "--nnodes=4 --nproc-per-node=4 --rdzv-endpoint=node0:29500" in texts
+    assert all(text in picture.description for text in texts if "=" in text)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 0), (2, 8, 11), (4, 8, 31)])
+def test_large_nodes_show_some_of_their_ranks_and_always_the_one_that_is_followed(size):
+    texts = texts_of(viz.plot_who_starts(*size))
+    assert str(size[2]) in texts and ("…" in texts) == (size[1] > 4)
+
+
+@pytest.mark.parametrize("size", [(5, 4, 0), (4, 9, 0), (2, 2, 4)])
+def test_who_starts_refuses_what_does_not_fit(size):
+    with pytest.raises(
+        ValueError, match=r"^plot_who_starts: nodes=\d, gpus_per_node=\d, rank=\d; this picture holds 4"
+    ):
+        viz.plot_who_starts(*size)
