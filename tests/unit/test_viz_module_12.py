@@ -61,3 +61,12 @@ def test_who_starts_refuses_what_does_not_fit(size):
         ValueError, match=r"^plot_who_starts: nodes=\d, gpus_per_node=\d, rank=\d; this picture holds 4"
     ):
         viz.plot_who_starts(*size)
+
+
+def test_the_printed_page_has_four_columns_and_fits_upright_on_a4():
+    picture = viz.plot_first_questions()
+    texts = texts_of(picture)
+    assert {"It hangs", "It is slow", "It is wrong", "It is dead", "py-spy dump --pid PID"} < {*texts}
+    wide, tall = picture.figure.get_size_inches()
+    assert 1 < tall / wide < 297 / 210
+    assert picture.description.count("?") >= 14
