@@ -27,7 +27,7 @@ _KEY = {
 }
 
 
-class _Run(NamedTuple):
+class _Profiled(NamedTuple):
     """Spans in seconds since the first of them; how long they take, and what is said of them."""
 
     spans: dict[str, list[Span]]
@@ -66,7 +66,7 @@ def plot_trace(traces: Mapping[str, Events], *, title: str = "What is exposed?")
     return Picture(figure, title=title, description="\n".join([subtitle, *said]), kinds=["measured"])
 
 
-def _run(name: str, events: Events) -> _Run:
+def _run(name: str, events: Events) -> _Profiled:
     communication, computation = (spans_of(some) for some in sorted_out(events))
     if not communication:
         way_out = "profile a step of several ranks, and pass traceEvents of its file"
@@ -79,7 +79,7 @@ def _run(name: str, events: Events) -> _Run:
     spans = {words: _placed(lane, words, part, origin) for words, lane, part in parts}
     found = exposed(events)
     total, rest = style.seconds(found.communication_s), style.seconds(found.exposed_s)
-    return _Run(spans, (end - origin) / 1e6, f"{found.share:.0%} exposed, {rest} of {total}")
+    return _Profiled(spans, (end - origin) / 1e6, f"{found.share:.0%} exposed, {rest} of {total}")
 
 
 def _placed(lane: int, words: str, spans: Spans, origin: float) -> list[Span]:
