@@ -88,7 +88,7 @@ def test_a_run_that_can_go_on_is_told_in_time_and_put_into_the_queue_again(capsy
     assert ended() == ("requeue 7\n", 1, "")
     assert ended() == ("", 1, "")
     without = script(capsys, *PAIR, "out=null")
-    assert "USR1@" not in without and "requeue \"" not in without
+    assert "USR1@" not in without and 'requeue "' not in without
 
 
 def test_what_is_not_said_is_left_to_the_cluster(capsys):
