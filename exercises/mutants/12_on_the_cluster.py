@@ -50,3 +50,74 @@ WRONG["12.3", "odd"] = {
 WRONG["12.3", "groups"] = {
     "that rank is missed, but it waits itself, in another group: it is a victim": {" and not waiting[rank]": ""},
 }
+
+# 12.4 ------------------------------------------------------------------------------------------------------------
+
+MOST, KIND = "return exposed_us, max(exposed_us, key=exposed_us.get)", 'r"ncclDevKernel_([A-Za-z]+)"'
+
+WRONG["12.4", "plain"] = {
+    "returned dict, not two things: a dict of microseconds, and a name": {MOST: "return exposed_us"},
+    "returned float in first place, not a dict of microseconds": {
+        MOST: "return sum(exposed_us.values()), max(exposed_us, key=exposed_us.get)"
+    },
+    "the names are AllGather_RING_LL": {KIND: 'r"ncclDevKernel_(\\w+)"'},
+    "is exposed for": {"total += time - before": "total += (time - before) / 1000"},
+    "is not the name under which most of them stand": {"max(exposed_us": "min(exposed_us"},
+    "that is all time of the collectives": {' and running["computing"] == 0': ""},
+}
+WRONG["12.4", "streams"] = {
+    "the names are AllGather, expected AllGather, SendRecv": {KIND: 'r"ncclDevKernel_([A-Za-z]+)_"'},
+}
+
+# 12.5 ------------------------------------------------------------------------------------------------------------
+
+WRONG["12.5", "rate"] = {
+    "returned tuple, not three numbers: tokens a second, MFU and goodput": {
+        "return tokens_per_s, mfu, goodput": "return tokens_per_s, mfu"
+    },
+    "a run that was killed once: an error": {"        except json.JSONDecodeError:": "        except KeyError:"},
+    "the steps that warm up are in it": {"> warm_up": "> 0"},
+    "a run that was never killed: your tokens a second is": {
+        "max(before[1], line": "(before[1] + line",
+        '["step_s"])': '["step_s"])',
+    },
+}
+
+# 12.7 ------------------------------------------------------------------------------------------------------------
+
+PLACES = "range(step * batch + rank, (step + 1) * batch, ranks)"
+LOADED = 'torch.load(path)["step"] if second else 0'
+
+WRONG["12.7", "elsewhere"] = {
+    "each epoch has the same order: the seed of epoch e is seed + e": {
+        'self.task["seed"] + epoch': 'self.task["seed"]'
+    },
+    "it begins with the first row again: is the state loaded?": {LOADED: "0"},
+    "some by several ranks": {PLACES: "range(step * batch, step * batch + batch // ranks)"},
+    "the second start has read 20, 20, 20, 20 steps on its ranks, and 13 are due": {LOADED: "0 * task['stop']"},
+    "it begins at row 40, and 56 had been read: whose rows does the state count?": {
+        LOADED: '(torch.load(path)["step"] if second else 0)',
+        PLACES: "range(step * batch + rank - 16 * (self.first > 0), (step + 1) * batch - 16 * (self.first > 0), ranks)",
+    },
+    "it begins with its epoch again": {
+        PLACES: "range((step - self.first) * batch + 50 * (self.first > 0) + rank, "
+        "(step - self.first + 1) * batch + 50 * (self.first > 0), ranks)"
+    },
+    "it begins a step too early, and reads the last one once more": {
+        PLACES: "range((step - (self.first > 0)) * batch + rank, (step + 1 - (self.first > 0)) * batch, ranks)"
+    },
+    "the rows that are left when an epoch ends are dropped": {
+        'batch = self.task["rows"], self.task["batch"]': 'batch = self.task["rows"] // 8 * 8, self.task["batch"]'
+    },
+    "state.pt holds 50 numbers, and 10 are enough": {
+        '{"step": step}': '{"step": step, "order": sampler.order(0)[:49]}'
+    },
+    "there is no first0.pt in the folder": {"'second' if second else 'first'": "'second' if second else 'start'"},
+    "rows are lost and": {"place % rows]": "(place + step) % rows]"},
+}
+WRONG["12.7", "ahead"] = {
+    "too far, and the rows between are lost: is that what workers had read ahead": {
+        "            yield [": "            self.drawn = step + 1\n            yield [",
+        '{"step": step}': '{"step": sampler.drawn}',
+    },
+}

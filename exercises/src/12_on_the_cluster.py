@@ -232,3 +232,241 @@ def find_stray(dumps, groups):
 
 check("12.3", find_stray)
 # hint("12.3")
+
+# %% [markdown]
+# ## 12.4
+#
+# *Write · medium · core · 30 minutes.* **You learn** to ask of a trace which collective makes a step longer. It is rarely the one that takes longest.
+#
+# In 08.11 you profiled a step on CPUs. On a GPU the same `torch.profiler` writes more. There the CPU only launches kernels, and these run
+# later, in **streams**. What counts is what the GPU did. A collective of NCCL is a kernel as well, and it costs a step nothing as long as
+# another stream computes. The rest of it is **exposed communication**.
+#
+# Here are four lines of such a trace, as they stand under `traceEvents`. Times are in microseconds:
+#
+# ```text
+# {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ts": 5000100.0, "dur": 1104.2, "tid": 20, ...}
+# {"ph": "X", "cat": "kernel", "name": "nvjet_tst_128x256_64x4_TNT", "ts": 5000060.0, "dur": 540.5, "tid": 7, ...}
+# {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 5000040.0, "dur": 1194.2, "tid": 1, ...}
+# {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 5001120.3, "dur": 20, "tid": 7, ...}
+# ```
+
+# %% [markdown]
+# Collectives are the kernels whose name begins with `ncclDevKernel_`. What follows, up to the next character that is no letter, is the
+# collective's name: here `AllGather`. The GPU computes while any other event with `cat` equal to `kernel` runs. Copies do not count,
+# nor does what the CPU did, nor what is called `gpu_user_annotation`. Events come in any order, and those without `"ph": "X"` have no duration.
+#
+# **Target:** for each collective's name the microseconds in which at least one of this name runs and no kernel computes, and the name that
+# has most of them. Two collectives of different names that run at the same time do not hide each other.
+
+
+# %% nbgrader={"grade": false, "grade_id": "12-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def exposed(events):
+    """Return two things: a dict of microseconds by the collectives' names, and the name with most of them.
+
+    events: a list of dicts, as they stand under "traceEvents".
+    """
+    ### BEGIN SOLUTION
+    edges = {}
+    computing = []
+    for event in events:
+        if event["ph"] != "X" or event["cat"] != "kernel":
+            continue
+        found = re.match(r"ncclDevKernel_([A-Za-z]+)", event["name"])
+        into = edges.setdefault(found[1], []) if found else computing
+        own = "collective" if found else "computing"
+        into += [(event["ts"], own, 1), (event["ts"] + event["dur"], own, -1)]
+    exposed_us = {}
+    for name, mine in edges.items():
+        running, total, before = {"collective": 0, "computing": 0}, 0.0, 0.0
+        for time, own, change in sorted(mine + computing):
+            if running["collective"] > 0 and running["computing"] == 0:
+                total += time - before
+            running[own] += change
+            before = time
+        exposed_us[name] = total
+    return exposed_us, max(exposed_us, key=exposed_us.get)
+    ### END SOLUTION
+
+
+check("12.4", exposed)
+# hint("12.4")
+
+# %% [markdown]
+# ## 12.5
+#
+# *Write · medium · core · 30 minutes.* **You learn** to say how fast a run is from what it has written itself, and how much of its time was of use.
+#
+# A run writes a line of JSON for each event, and all ranks write into the same file. Here are some lines of one:
+#
+# ```text
+# {"t": 1700000012.4, "event": "start", "rank": 0, "resumed_at": 0}
+# {"t": 1700000041.0, "event": "step", "rank": 1, "step": 1, "step_s": 9.8113, "tokens": 262144, "loss": 9.9}
+# {"t": 1700000041.0, "event": "step", "rank": 0, "step": 1, "step_s": 9.7020, "tokens": 262144, "loss": 9.9}
+# {"t": 1700000071.9, "event": "checkpoint", "step": 5, "seconds": 3.1}
+# {"t": 1700000098.2, "event": "st
+# {"t": 1700000131.7, "event": "start", "rank": 0, "resumed_at": 5}
+# ```
+#
+# In the fifth line the run was killed. It went on from its last checkpoint, so the steps after 5 stand there twice: they were made, lost,
+# and made again.
+
+# %% [markdown]
+# | | what is asked |
+# | --- | --- |
+# | **throughput** | tokens a second: all tokens over all seconds of the steps that count |
+# | **MFU** | the model's own operations at this throughput, six for each parameter and token, as a share of the dense peak of all GPUs |
+# | **goodput** | seconds of all steps that were not lost, as a share of the time from the file's first line to its last |
+#
+# - A step takes as long as it does on its slowest rank. `tokens` are those of the whole batch, on each line.
+# - Of a step that was made twice the last time counts, and the first one is lost.
+# - For the throughput, the first `warm_up` steps after **each** start do not count, since they compile and fill caches. For the goodput
+#   they do: they have trained.
+# - The data sheet advertises its TFLOP/s with sparsity, as most of them do. The dense peak is half of that.
+#
+# **Target:** the three numbers, MFU and goodput as shares between 0 and 1.
+
+
+# %% nbgrader={"grade": false, "grade_id": "12-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def speed(lines, parameters, gpus, sheet, warm_up):
+    """Return three numbers: tokens a second, MFU and goodput.
+
+    lines: a list of texts. parameters: of the model. sheet: TFLOP/s of a GPU on its
+    data sheet, with sparsity. warm_up: so many steps after each start do not count.
+    """
+    ### BEGIN SOLUTION
+    steps, times, first = {}, [], 0
+    for text in lines:
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        times.append(line["t"])
+        if line["event"] == "start":
+            first = line["resumed_at"]
+            steps = {number: step for number, step in steps.items() if number <= first}
+        elif line["event"] == "step":
+            number = line["step"]
+            before = steps.get(number, (0, 0.0, 0))
+            steps[number] = (line["tokens"], max(before[1], line["step_s"]), number - first)
+    counted = [step for step in steps.values() if step[2] > warm_up]
+    tokens_per_s = sum(step[0] for step in counted) / sum(step[1] for step in counted)
+    mfu = 6 * parameters * tokens_per_s / (gpus * sheet / 2 * 1e12)
+    goodput = sum(step[1] for step in steps.values()) / (times[-1] - times[0])
+    return tokens_per_s, mfu, goodput
+    ### END SOLUTION
+
+
+check("12.5", speed)
+# hint("12.5")
+
+# %% [markdown]
+# ## 12.7
+#
+# *Own file · medium · core · 40 minutes.* **You learn** to go on in the middle of an epoch, with another number of GPUs, and to lose no row.
+#
+# A run on two GPUs was stopped in the middle of its data, and goes on with four. Its weights come from a checkpoint, as in 07.11. But
+# which rows has it read? If each rank stores the state of its own `DataLoader`, four ranks find two states, and none of them fits. In the
+# lesson 40 of 96 rows were lost this way, and no program complained. Write a sampler that loses none.
+#
+# The check starts your script **twice**, the second time on another number of processes. Both get the same folder as an argument. In it lies
+# `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `rows` | how many rows there are, with the numbers 0 to `rows` - 1; this is no multiple of `batch` |
+# | `seed` | epoch e has the order `torch.randperm(rows, generator=torch.Generator().manual_seed(seed + e))`, e counts from 0 |
+# | `batch` | rows of a step on all ranks together, the same in both starts |
+# | `stop` | so many steps the first start makes |
+# | `steps` | so many the run makes in all: the second start makes the rest |
+# | `workers` | so many workers each rank's `DataLoader` has; they read ahead. `make_loader` makes it |
+#
+# All epochs behind each other make one long order, and each step takes its next `batch` rows, also where an epoch ends in the middle of
+# them. The ranks share these evenly, in whichever way.
+
+# %% [markdown]
+# In each step a rank notes the numbers of the rows that it has got from its loader. At the end it saves a list with one list for each step,
+# in the first start as `first0.pt` on rank 0, `first1.pt` on rank 1 and so on, and in the second as `second0.pt` and so on. Between
+# them rank 0 saves the run's state as `state.pt`, at most ten numbers; where this file is, a start is the second one.
+#
+# **Target:** in every step, all ranks together read just the rows that one process would have read that had never stopped. In the
+# first case there are no workers, in the second case two.
+#
+# To start it yourself, run `save_script("12.7", resumed_rows)`.
+
+# %% nbgrader={"grade": false, "grade_id": "12-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+resumed_rows = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    # Reading a row gives its number.
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return self.rows
+
+    def __getitem__(self, number):
+        return number
+
+
+def make_loader(task, sampler):
+    # Workers ask the sampler for the next batches while this one is trained on.
+    workers = task["workers"]
+    context = "fork" if workers else None
+    return DataLoader(Rows(task["rows"]), batch_sampler=sampler, num_workers=workers, multiprocessing_context=context)
+
+
+### BEGIN SOLUTION
+class Sampler:
+    # This rank's rows of each step, from a step on.
+    def __init__(self, task, first, last):
+        self.task, self.first, self.last = task, first, last
+
+    def order(self, epoch):
+        dice = torch.Generator().manual_seed(self.task["seed"] + epoch)
+        return torch.randperm(self.task["rows"], generator=dice).tolist()
+
+    def __iter__(self):
+        rows, batch = self.task["rows"], self.task["batch"]
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        for step in range(self.first, self.last):
+            places = range(step * batch + rank, (step + 1) * batch, ranks)
+            yield [self.order(place // rows)[place % rows] for place in places]
+
+
+### END SOLUTION
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, task, path = dist.get_rank(), torch.load(f"{folder}/task.pt"), f"{folder}/state.pt"
+    second = os.path.exists(path)
+    dist.barrier()  # rank 0 saves it only after all have looked
+    ### BEGIN SOLUTION
+    step = torch.load(path)["step"] if second else 0
+    sampler = Sampler(task, step, task["steps"])
+    read = []
+    for rows in make_loader(task, sampler):
+        read.append(rows.tolist())
+        step += 1
+        if not second and step == task["stop"]:
+            break
+    if rank == 0 and not second:
+        torch.save({"step": step}, path)
+    torch.save(read, f"{folder}/{'second' if second else 'first'}{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("12.7", resumed_rows)
+# hint("12.7")

@@ -14,8 +14,9 @@ from course_lib.checks.module_12.recorded import Found, Hang, Recording
 
 _KINDS = ("missing", "operation", "size")
 _WANTED = "None or four things: how, the rank, the operation, and the place"
-_Dumps, _Groups = Sequence[Mapping[str, Any]], Mapping[str, Sequence[int]]
 _Entry = Mapping[str, Any]
+_Dumps = Sequence[Mapping[str, Any]]
+_Groups = Mapping[str, Sequence[int]]
 
 
 def _use(answer: Callable[..., Any], asked: Recording) -> list[Any] | str | None:
@@ -33,7 +34,7 @@ def _judge(asked: Recording, found: list[Any] | str | None) -> str | None:
     if isinstance(found, str):
         return found
     if want is None or found is None:
-        if want is found is None:
+        if want is None and found is None:
             return None
         shown = "None" if found is None else " ".join(map(str, found))
         meant = (

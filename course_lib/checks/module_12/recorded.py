@@ -94,19 +94,16 @@ class Hang:
         dumps = _dumps(made, self._groups(), last_is_open=self.under_way)
         for dump in dumps if self.short else []:
             del dump["entries"][: draw.randrange(1, len(before) - 2)]
-        return Recording(
-            dumps,
-            {name: list(ranks) for (_, name), ranks in self._groups().items()},
-            wanted,
-            program[1].recorded * bool(self.tp),
-        )
+        groups = {name: list(ranks) for (_, name), ranks in self._groups().items()}
+        return Recording(dumps, groups, wanted, program[1].recorded if self.tp else "")
 
     def _program(self, draw: random.Random) -> list[_Spot]:
         """Three calls of a step, in the order of their lines."""
         axes = ("tp", "dp", "all") if self.tp else ("all",) * 3
         lines = sorted(draw.sample(range(20, 180, 10), 3))
         parts = zip(axes, ("model.py", _MAIN, _MAIN), lines, strict=True)
-        return [_Spot(axis, draw.choice(list(_OTHERS)), 4 * draw.randrange(2, 300), *where) for axis, *where in parts]
+        kinds = list(_OTHERS)
+        return [_Spot(axis, draw.choice(kinds), 4 * draw.randrange(2, 300), file, line) for axis, file, line in parts]
 
     def _groups(self) -> dict[tuple[str, str], list[int]]:
         """By axis and name, as PyTorch counts them."""
@@ -119,8 +116,9 @@ class Hang:
     def _stray(self, due: _Spot, draw: random.Random) -> _Spot:
         """What the rank calls instead."""
         own = due._replace(line=due.line + draw.randrange(1, 9))
-        changed = {"operation": {"operation": _OTHERS[due.operation]}, "size": {"numbers": due.numbers + 4}}
-        return own._replace(**changed[self.kind]) if self.kind in changed else due
+        if self.kind == "operation":
+            return own._replace(operation=_OTHERS[due.operation])
+        return own._replace(numbers=due.numbers + 4) if self.kind == "size" else due
 
 
 def _dumps(
