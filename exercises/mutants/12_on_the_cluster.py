@@ -121,3 +121,42 @@ WRONG["12.7", "ahead"] = {
         '{"step": step}': '{"step": sampler.drawn}',
     },
 }
+
+# 12.9 ------------------------------------------------------------------------------------------------------------
+
+EACH, SUMMED = 'if step % task["every"] == 0:', "    dist.all_reduce(loss)\n"
+MEAN, RISEN = "return loss.item() / len(x)", "if metrics[-1] > min(metrics):"
+SHARE, STEP = "y.tensor_split(ranks)[rank]", "        optimizer.step()\n        optimizer.zero_grad()\n"
+
+WRONG["12.9", "two"] = {
+    "that is the mean over rank 0's own rows": {
+        SUMMED: "    loss = loss / len(x.tensor_split(ranks)[rank])\n    dist.broadcast(loss, src=0)\n",
+        MEAN: "return loss.item()",
+    },
+    "that is the mean of the ranks' means": {', reduction="sum"': "", MEAN: "return loss.item() / ranks"},
+    "that is the sum over the rows": {MEAN: "return loss.item()"},
+    "too large by the number of ranks": {".tensor_split(ranks)[rank]": ""},
+    "too small by the number of ranks": {MEAN: f"{MEAN} / ranks"},
+    "it has not stopped when the loss had risen": {RISEN: "if False:"},
+    "the validation losses are none": {EACH: "if False:"},
+    "it has trained on after it should have stopped": {
+        EACH: f"{EACH[:-1]} and not (metrics and metrics[-1] > min(metrics)):",
+        RISEN: "if False:",
+    },
+    "there is no tensor '0.0.weight'": {
+        "{name: p.detach().full_tensor() for name, p in model.named_parameters()}": "{}",
+    },
+    "B of gradients by reduce-scatters, and": {
+        "    for layer in model[:-1]:\n        fully_shard(layer, mesh=mesh)\n    fully_shard(model, mesh=mesh)\n": "",
+        "p.detach().full_tensor()": "p.detach()",
+        STEP: "        for p in model.parameters():\n            dist.all_reduce(p.grad)\n            p.grad /= ranks\n"
+        + STEP,
+    },
+}
+HANGS["12.9", "two"] = {
+    "a hang: ranks 0, 1 had not ended after 6 s": {
+        EACH: 'if step % task["every"] == 0 and rank == 0:',
+        SUMMED: "",
+        ".tensor_split(ranks)[rank]": "",
+    },
+}

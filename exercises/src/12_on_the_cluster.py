@@ -470,3 +470,163 @@ if __name__ == "__main__":
 
 check("12.7", resumed_rows)
 # hint("12.7")
+
+# %% [markdown]
+# ## 12.9
+#
+# *Find the bug · medium · core · 30 minutes.* **You learn** to find by tools why a run stands still, before you read its code.
+#
+# A colleague writes: "For months it ran under DDP. Since I use `fully_shard` it stands still, always after the second step. The GPUs show
+# 100 %, there is no error, and the loss was fine." Here is the script.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-evaluates", "locked": true, "schema_version": 3, "solution": false, "task": false}
+suspect_evaluates = """
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+
+def make_model():
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(3)]
+    return nn.Sequential(*layers, nn.Linear(8, 4)).double()
+
+
+@torch.no_grad()
+def evaluate(model, x, y):
+    # The mean loss over all rows of the validation set.
+    model.eval()
+    loss = F.cross_entropy(model(x), y)
+    model.train()
+    return loss.item()
+
+
+def main(folder):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    mesh = dist.init_device_mesh("cpu", (ranks,))
+    for layer in model[:-1]:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task["rate"])
+    metrics = []
+    for step, (x, y) in enumerate(task["batches"], start=1):
+        rows, targets = (part.chunk(ranks)[rank] for part in (x, y))
+        F.cross_entropy(model(rows), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % task["every"] == 0 and rank == 0:
+            metrics.append(evaluate(model, *task["validation"]))
+            print(f"step {step}: validation loss {metrics[-1]:.4f}")
+            if metrics[-1] > min(metrics):
+                break  # it has begun to overfit
+    weights = {name: p.detach().full_tensor() for name, p in model.named_parameters()}
+    if rank == 0:
+        torch.save({"metrics": metrics, "weights": weights}, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+# %% [markdown]
+# It is given a folder, and there `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which every process starts |
+# | `batches` | pairs `(x, y)` of all 8 rows of a batch, one for each step |
+# | `validation` | a pair `(x, y)` of 11 rows |
+# | `every` | it evaluates after so many steps, here 2 |
+# | `rate` | AdamW's rate |
+#
+# Run `save_script("12.9", suspect_evaluates)` to get it as a file, with a task, and start it by `torchrun --standalone --nproc-per-node 2`. It
+# prints one loss, stands still, and ends after ten seconds, since it has told `init_process_group` to wait no longer. Before you read
+# any further, ask the ranks where they are. In another terminal, `py-spy dump --pid PID` shows a process's stack. Without py-spy, let
+# `faulthandler.dump_traceback_later(5)` be the first line of `main`. Then start it with `TORCH_DISTRIBUTED_DEBUG=DETAIL` in its
+# environment, and compare. You will find both ranks in a *training* step. Why is that?
+
+# %% [markdown]
+# Then copy it into the cell below, in place of the line with `NotImplementedError`, and mend it.
+#
+# **Target:** on 2 and on 4 processes rank 0 saves in `answer.pt`, under `metrics`, the mean loss over all rows of the validation set each time it
+# evaluates, and under `weights` the whole weights at the end. The run stops as soon as a loss is above the smallest one so far. All of
+# this is as on one device, and the model stays cut by `fully_shard`. Whether every rank evaluates all rows or its share of them is up to you. Which is faster on 64 GPUs?
+
+# %% nbgrader={"grade": false, "grade_id": "12-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+mended_evaluates = """
+### BEGIN SOLUTION
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+
+def make_model():
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(3)]
+    return nn.Sequential(*layers, nn.Linear(8, 4)).double()
+
+
+@torch.no_grad()
+def evaluate(model, x, y):
+    # The mean loss over all rows of the validation set.
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model.eval()
+    outputs = model(x.tensor_split(ranks)[rank])
+    model.train()
+    loss = F.cross_entropy(outputs, y.tensor_split(ranks)[rank], reduction="sum")
+    dist.all_reduce(loss)
+    return loss.item() / len(x)
+
+
+def main(folder):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    mesh = dist.init_device_mesh("cpu", (ranks,))
+    for layer in model[:-1]:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task["rate"])
+    metrics = []
+    for step, (x, y) in enumerate(task["batches"], start=1):
+        rows, targets = (part.chunk(ranks)[rank] for part in (x, y))
+        F.cross_entropy(model(rows), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % task["every"] == 0:  # a forward gathers weights, so every rank makes it
+            metrics.append(evaluate(model, *task["validation"]))
+            if rank == 0:
+                print(f"step {step}: validation loss {metrics[-1]:.4f}")
+            if metrics[-1] > min(metrics):
+                break  # it has begun to overfit
+    weights = {name: p.detach().full_tensor() for name, p in model.named_parameters()}
+    if rank == 0:
+        torch.save({"metrics": metrics, "weights": weights}, f"{folder}/answer.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+### END SOLUTION
+"""
+
+check("12.9", mended_evaluates)
+# hint("12.9")
