@@ -144,11 +144,10 @@ WRONG["12.9", "two"] = {
         RISEN: "if False:",
     },
     "there is no tensor '0.0.weight'": {
-        "{name: p.detach().full_tensor() for name, p in model.named_parameters()}": "{}",
+        "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))": "{}",
     },
     "B of gradients by reduce-scatters, and": {
         "    for layer in model[:-1]:\n        fully_shard(layer, mesh=mesh)\n    fully_shard(model, mesh=mesh)\n": "",
-        "p.detach().full_tensor()": "p.detach()",
         STEP: "        for p in model.parameters():\n            dist.all_reduce(p.grad)\n            p.grad /= ranks\n"
         + STEP,
     },

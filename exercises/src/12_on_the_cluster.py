@@ -488,6 +488,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
@@ -528,7 +529,7 @@ def main(folder):
             print(f"step {step}: validation loss {metrics[-1]:.4f}")
             if metrics[-1] > min(metrics):
                 break  # it has begun to overfit
-    weights = {name: p.detach().full_tensor() for name, p in model.named_parameters()}
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     if rank == 0:
         torch.save({"metrics": metrics, "weights": weights}, f"{folder}/answer.pt")
     dist.barrier()
@@ -572,6 +573,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
@@ -616,7 +618,7 @@ def main(folder):
                 print(f"step {step}: validation loss {metrics[-1]:.4f}")
             if metrics[-1] > min(metrics):
                 break  # it has begun to overfit
-    weights = {name: p.detach().full_tensor() for name, p in model.named_parameters()}
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     if rank == 0:
         torch.save({"metrics": metrics, "weights": weights}, f"{folder}/answer.pt")
     dist.barrier()
@@ -630,3 +632,57 @@ if __name__ == "__main__":
 
 check("12.9", mended_evaluates)
 # hint("12.9")
+
+# %% [markdown]
+# ## 12.10
+#
+# *Find the wrong number · easy · useful · 20 minutes.* **You learn** to check a famous table in a minute, and to plan checkpoints by it.
+#
+# Llama 3 405B was trained on 16,384 GPUs. For 54 days its authors counted each stop of the run: 466 in all, of which 47 were planned. Their
+# [paper](https://arxiv.org/abs/2407.21783) lists the causes of the other 419 in table 5, and these lines have been quoted ever since. Here
+# are its first five. One of the shares is wrong.
+
+# %% nbgrader={"grade": false, "grade_id": "12-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+table = given("12.10", GRADE_SEED)
+causes = ("faulty GPU", "HBM3 memory", "software bug", "switch or cable", "host maintenance")
+print("line  cause              stops   share")
+for line, row in enumerate(zip(causes, table.counts, table.printed, strict=True), start=1):
+    print(f"{line:4}  {row[0]:17} {row[1]:6} {row[2]:6.1f} %")
+print(f"\n{table.stops} stops in {table.days} days, {table.unexpected} of them not planned")
+print(f"a smaller run would have {table.small_gpus} GPUs instead of {table.gpus:,}")
+print(f"a checkpoint takes {table.write_s:g} s in which nothing is trained")
+
+# %% [markdown]
+# With `GRADE_SEED = 0` the table is the printed one. In a graded copy another line is the wrong one. In the paper thirteen shorter lines follow,
+# and the counts of all eighteen add up to 419.
+#
+# If you write a checkpoint too often, you pay for writing. If you write too seldom, each stop undoes more, half an interval on
+# average. **Young's interval** makes the sum of both small: √(2 · seconds of a checkpoint · seconds between two stops).
+#
+# | name | number to give; shares are between 0 and 1 |
+# | --- | --- |
+# | `wrong_line` | the line whose share does not fit the other ones |
+# | `right_share` | what should stand there |
+# | `fitting_count` | how many stops the printed share would be right for; it need not be whole |
+# | `between_h` | hours between two unplanned stops |
+# | `small_h` | the same for the smaller run, if its GPUs stop as often as these |
+# | `gpu_years` | years of 365 days between two stops that one single GPU of the large run must answer for |
+# | `interval_s` | Young's interval for the large run, in seconds |
+# | `lost` | share of the time that checkpoints and what stops undo cost at this interval |
+
+# %% nbgrader={"grade": false, "grade_id": "12-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+counts, printed, stops, unexpected, days, gpus, small_gpus, write_s = table
+### BEGIN SOLUTION
+off = [abs(100 * count / unexpected - share) for count, share in zip(counts, printed, strict=True)]
+wrong_line = 1 + off.index(max(off))
+right_share = counts[wrong_line - 1] / unexpected
+fitting_count = printed[wrong_line - 1] / 100 * unexpected
+between_h = days * 24 / unexpected
+small_h = between_h * gpus / small_gpus
+gpu_years = between_h * gpus / 24 / 365
+interval_s = sqrt(2 * write_s * between_h * 3600)
+lost = write_s / interval_s + interval_s / 2 / (between_h * 3600)
+### END SOLUTION
+reasons = ...
+check("12.10", reasons, seed=GRADE_SEED)
+# hint("12.10")
