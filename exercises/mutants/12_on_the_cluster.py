@@ -83,6 +83,65 @@ WRONG["12.5", "rate"] = {
     },
 }
 
+# 12.6 ------------------------------------------------------------------------------------------------------------
+
+HANDLED = "    for number in (signal.SIGUSR1, signal.SIGTERM):\n"
+AGREED, RENAMED = (
+    "        dist.all_reduce(stop, op=dist.ReduceOp.MAX)\n",
+    "os.replace(unfinished, names.format(step))\n",
+)
+OLD = '                for old in whole()[: -task["keep"]]:\n                    os.remove(names.format(old))\n'
+
+WRONG["12.6", "signal"] = {
+    "an error on rank 1: it ended with status -10": {HANDLED: "    for number in (signal.SIGTERM,):\n"},
+    "SIGTERM before the group is there: an error on rank 1: it ended with status -15": {
+        HANDLED: "    for number in (signal.SIGUSR1,):\n"
+    },
+    "the first start makes 12 steps on rank 0, and 3 are due: a signal was sent": {"signals.append(number)": "None"},
+    "the first start makes 4 steps on rank 0, and 3 are due: the step in which the signal came is the last one": {
+        "        train(model, optimizer, folder, task, step)\n": "",
+        "        if stop:\n            break\n": "        if stop:\n            break\n",
+        "        stop = torch.tensor(len(signals))\n": (
+            "        stop = torch.tensor(len(signals))\n        train(model, optimizer, folder, task, step)\n"
+        ),
+    },
+    "the newest whole checkpoint is that of step 3, which is missing": {"if stop or step % ": "if step % "},
+    "it has found no whole checkpoint and begins anew": {"max(whole(), default=0)": "0"},
+    "and an AdamW that remembers no step": {'        optimizer.load_state_dict(state["optimizer"])\n': ""},
+    "in the end checkpoints holds step_10.pt, step_12.pt, step_2.pt": {OLD: ""},
+    "in the end checkpoints holds step_6.pt, step_8.pt": {
+        "return sorted(int(name[1])": "return sorted(name[1]",
+        "max(whole(), default=0)": "max(map(int, whole()), default=0)",
+    },
+    "step_12.pt is to hold a dict with 'step', 'weights' and 'optimizer'": {
+        '"weights": model.state_dict()': '"model": model.state_dict()',
+        'state["weights"]': 'state["model"]',
+    },
+}
+WRONG["12.6", "killed"] = {
+    "the start on 2: an error on rank": {
+        "write(folder, task, state, unfinished)": "write(folder, task, state, names.format(step))",
+        RENAMED: "pass\n",
+    },
+    "it has found no whole checkpoint and begins anew": {
+        OLD: "",
+        "            write(folder, task": (
+            "            if rank == 0:\n"
+            '                for old in whole()[: 1 - task["keep"] or None]:\n'
+            "                    os.remove(names.format(old))\n"
+            "            write(folder, task"
+        ),
+    },
+    "in the end checkpoints holds step_12.pt, unfinished_10_4": {
+        'checkpoints/unfinished"\n': 'checkpoints/unfinished_{{}}_{dist.get_world_size()}"\n',
+        "write(folder, task, state, unfinished)": "write(folder, task, state, unfinished.format(step))",
+        "os.replace(unfinished,": "os.replace(unfinished.format(step),",
+    },
+}
+HANGS["12.6", "signal"] = {
+    "SIGUSR1 in step 3: a hang: ranks 0, 1 had not ended": {AGREED: ""},
+}
+
 # 12.7 ------------------------------------------------------------------------------------------------------------
 
 PLACES = "range(step * batch + rank, (step + 1) * batch, ranks)"

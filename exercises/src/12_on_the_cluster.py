@@ -361,6 +361,149 @@ check("12.5", speed)
 # hint("12.5")
 
 # %% [markdown]
+# ## 12.6
+#
+# *Own file · hard · core · 45 minutes.* **You learn** to write checkpoints that a kill cannot spoil, and to end a run in time when Slurm says so.
+#
+# A job on a cluster ends in one of three ways. It is done; or its time is up, and Slurm sends it a signal some seconds before; or it is
+# killed, in the middle of whatever it is doing, and perhaps that is the writing of a checkpoint. Write a script for `torchrun` that
+# survives all three.
+#
+# The check starts your script **twice**. Both starts get the same folder as an argument. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict at the beginning |
+# | `batches` | pairs `(x, y)` of all 8 rows of a batch, one for each step |
+# | `rate` | AdamW's rate |
+# | `every` | a checkpoint is due after each step whose number this divides |
+# | `keep` | so many checkpoints are kept, the newest ones |
+# | `ends` | how the first start ends; only the functions that are given look there |
+#
+# Three functions are given. `train` makes one step, and steps count from 1. `cluster` plays Slurm: it sends rank 1 a signal, either before
+# the group is there or in the middle of a step. `write` is `torch.save` on rank 0, but all ranks call it, since in one case all of them
+# are killed there, and half a file is left.
+
+# %% [markdown]
+# - **Names.** The checkpoint after step 4 is `checkpoints/step_4.pt`, a dict with `step`, `weights` and `optimizer`. Whatever stands there
+#   under such a name is whole at all times. There is a whole one as long as there was one before.
+# - **Going on.** A start goes on from the newest checkpoint, if there is one.
+# - **Keeping.** In the end the folder `checkpoints` holds the newest `keep` of them, and nothing else.
+# - **Signals.** SIGUSR1 or SIGTERM may come to any rank, at any time from the first line of `main` on. All ranks finish the step in
+#   which it came, or the first one if it came before, write a checkpoint after it, and end with status 0.
+#
+# **Target:** after both starts the last checkpoint has one device's weights after all steps, and no step was made once more than it had to be.
+#
+# To start it yourself, run `save_script("12.6", survivor)`. Start the file twice.
+
+# %% nbgrader={"grade": false, "grade_id": "12-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+survivor = """
+import os
+import re
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)).double()
+
+
+def train(model, optimizer, folder, task, step):
+    # One step on this rank's rows, with the ranks' average of the gradients.
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x, y = (part.chunk(ranks)[rank] for part in task["batches"][step - 1])
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    cluster(folder, task, step)
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+    dist.all_reduce(flat)
+    for p, part in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):
+        p.grad.copy_(part.view_as(p) / ranks)
+    optimizer.step()
+
+
+def cluster(folder, task, step):
+    # Slurm before the time limit: rank 1 gets a signal, once.
+    ends, sent = task["ends"], f"{folder}/sent"
+    if ends["signal"] and ends["step"] == step and os.environ["RANK"] == "1" and not os.path.exists(sent):
+        open(sent, "w").close()
+        os.kill(os.getpid(), getattr(signal, ends["signal"]))
+
+
+def write(folder, task, state, path):
+    # torch.save on rank 0; every rank calls it. In one case the whole job is killed meanwhile, once.
+    ends, killed = task["ends"], f"{folder}/killed"
+    dies = not ends["signal"] and ends["step"] == state["step"] and not os.path.exists(killed)
+    if dist.get_rank() == 0:
+        torch.save(state, path)
+    if dies:
+        dist.barrier()  # all have looked
+        if dist.get_rank() == 0:
+            open(killed, "w").close()
+            os.truncate(path, os.path.getsize(path) // 2)
+        dist.barrier()
+        os._exit(0)
+
+
+def main(folder):
+    task = torch.load(f"{folder}/task.pt")
+    os.makedirs(f"{folder}/checkpoints", exist_ok=True)
+    ### BEGIN SOLUTION
+    signals = []
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: signals.append(number))
+    ### END SOLUTION
+    cluster(folder, task, 0)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task["rate"])
+    ### BEGIN SOLUTION
+    names = f"{folder}/checkpoints/step_{{}}.pt"
+    unfinished = f"{folder}/checkpoints/unfinished"
+
+    def whole():
+        found = map(re.compile(r"step_([0-9]+)[.]pt").fullmatch, os.listdir(f"{folder}/checkpoints"))
+        return sorted(int(name[1]) for name in found if name)
+
+    done = max(whole(), default=0)
+    if done:
+        state = torch.load(names.format(done))
+        model.load_state_dict(state["weights"])
+        optimizer.load_state_dict(state["optimizer"])
+    dist.barrier()  # nobody writes before all have looked
+    for step in range(done + 1, len(task["batches"]) + 1):
+        train(model, optimizer, folder, task, step)
+        stop = torch.tensor(len(signals))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        if stop or step % task["every"] == 0:
+            state = {"step": step, "weights": model.state_dict(), "optimizer": optimizer.state_dict()}
+            write(folder, task, state, unfinished)
+            if rank == 0:
+                os.replace(unfinished, names.format(step))
+                for old in whole()[: -task["keep"]]:
+                    os.remove(names.format(old))
+        if stop:
+            break
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("12.6", survivor)
+# hint("12.6")
+
+# %% [markdown]
 # ## 12.7
 #
 # *Own file · medium · core · 40 minutes.* **You learn** to go on in the middle of an epoch, with another number of GPUs, and to lose no row.
