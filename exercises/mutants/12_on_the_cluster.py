@@ -181,6 +181,45 @@ WRONG["12.7", "ahead"] = {
     },
 }
 
+# 12.8 ------------------------------------------------------------------------------------------------------------
+
+MEDIANS, SMALLEST = "own.median(dim=1).values", "medians.min()"
+
+WRONG["12.8", "four"] = {
+    "by the seconds of whole steps, which are the same on all ranks": {
+        MEDIANS: "own.amax(dim=0).median().expand(ranks)"
+    },
+    "that is by means, and one slow step moves the mean": {MEDIANS: "own.mean(dim=1)"},
+    "that is by each rank's slowest step": {MEDIANS: "own.amax(dim=1)"},
+    "that is by the last step of each window": {MEDIANS: "own[:, -1]"},
+    "that compares with the mean of all ranks": {SMALLEST: "medians.mean()"},
+    "where half of them are slow, it is between": {SMALLEST: "medians.quantile(0.5)"},
+    "that compares with a rank's own first window": {
+        "is_slow = medians >": "first = medians if not slow else first\n        is_slow = medians >",
+        SMALLEST: "first",
+        "own[~is_slow].amax": "(own if is_slow.all() else own[~is_slow]).amax",
+    },
+    "that compares with a rank's own window before": {
+        "is_slow = medians >": (
+            "before = medians if not slow else last\n        last = medians\n        is_slow = medians >"
+        ),
+        SMALLEST: "before",
+        "own[~is_slow].amax": "(own if is_slow.all() else own[~is_slow]).amax",
+    },
+    "'slow' is to be a list with a list of ranks for each of 6 windows": {
+        "is_slow.nonzero().flatten().tolist()": "is_slow.any().item()"
+    },
+    "the ranks are right; in window": {"own[~is_slow].amax": "own[~is_slow].mean"},
+    "calls of collectives in 6 windows": {
+        "        if len(mine) <": "        dist.all_reduce(torch.tensor(mine[-1]))\n        if len(mine) <"
+    },
+    "B to collectives, 4.0 x its own seconds": {
+        "torch.empty(task": "torch.empty(4 * task",
+        "torch.tensor(mine, dtype=torch.float64))": "torch.tensor(mine * 4, dtype=torch.float64))",
+        "torch.stack(found)": "torch.stack(found)[:, :9]",
+    },
+}
+
 # 12.9 ------------------------------------------------------------------------------------------------------------
 
 EACH, SUMMED = 'if step % task["every"] == 0:', "    dist.all_reduce(loss)\n"

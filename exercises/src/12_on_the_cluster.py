@@ -615,6 +615,87 @@ check("12.7", resumed_rows)
 # hint("12.7")
 
 # %% [markdown]
+# ## 12.8
+#
+# *Own file · medium · useful · 30 minutes.* **You learn** to find the rank that slows all others down, although every rank's steps take equally long.
+#
+# A GPU that is too warm runs at a lower clock. It is not dead, there is no error, and the run is a third slower than yesterday. A look at the
+# step times does not tell which rank it is: in each step everybody waits for the slowest, so all of them have measured the same. What
+# tells is each rank's **own work**, the seconds from the step's begin to its first collective. The slow one is a **straggler**.
+#
+# Write a script for `torchrun` that watches a run. The check starts it on 4 and on 2 processes and gives it one argument, a folder. In it
+# lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `own` | seconds of own work, a tensor of steps × ranks; a rank may look at its own column alone |
+# | `window` | after so many steps the watchdog judges; what is left over at the end is no window |
+# | `factor` | from which on a rank is slow |
+#
+# So that nothing depends on how busy your machine is, nobody really works here: `measure` gives this rank the seconds of a step.
+
+# %% [markdown]
+# A rank is slow in a window if the **median** of its own seconds there is more than `factor` times the smallest median of all ranks in the same
+# window. So nobody is accused for one slow step, for noise, or if all ranks are slower together.
+#
+# What does it cost? A step lasts as long as the own work of its slowest rank. The cost of a window is the time of all its steps, over the
+# time that they would take without the slow ranks. If nobody is slow, this is 1.
+#
+# Rank 0 saves a dict as `answer.pt`: under `slow` a list with a list of ranks for each window, and under `cost` a list of numbers.
+#
+# **Target:** both are right, and in each window a rank makes one call of a collective, with its own seconds and no more.
+#
+# To start it yourself, run `save_script("12.8", watchdog)`.
+
+# %% nbgrader={"grade": false, "grade_id": "12-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+watchdog = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def measure(task, step):
+    # The seconds of this rank's own work in a step; steps count from 0.
+    return task["own"][step, dist.get_rank()].item()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    steps = len(task["own"])
+    ### BEGIN SOLUTION
+    slow, cost, mine = [], [], []
+    for step in range(steps):
+        mine.append(measure(task, step))
+        if len(mine) < task["window"]:
+            continue
+        found = [torch.empty(task["window"], dtype=torch.float64) for _ in range(ranks)]
+        dist.all_gather(found, torch.tensor(mine, dtype=torch.float64))
+        mine = []
+        own = torch.stack(found)
+        medians = own.median(dim=1).values
+        is_slow = medians > task["factor"] * medians.min()
+        slow.append(is_slow.nonzero().flatten().tolist())
+        cost.append((own.amax(dim=0).sum() / own[~is_slow].amax(dim=0).sum()).item())
+        if rank == 0 and slow[-1]:
+            print(f"step {step}: {slow[-1]} slow, a step takes {cost[-1]:.2f} x as long")
+    if rank == 0:
+        torch.save({"slow": slow, "cost": cost}, f"{folder}/answer.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("12.8", watchdog)
+# hint("12.8")
+
+# %% [markdown]
 # ## 12.9
 #
 # *Find the bug · medium · core · 30 minutes.* **You learn** to find by tools why a run stands still, before you read its code.
@@ -829,3 +910,10 @@ lost = write_s / interval_s + interval_s / 2 / (between_h * 3600)
 reasons = ...
 check("12.10", reasons, seed=GRADE_SEED)
 # hint("12.10")
+
+# %% [markdown]
+# ## Where this leads
+#
+# You can say who a process is, what its wires should carry, for whom a job waits, what its steps pay for, how fast it is, and how it survives a
+# kill. Take the files with you: `find_stray`, `exposed` and `speed` read what any cluster writes, and the sampler, the checkpoints and
+# the watchdog belong into every training loop that runs for longer than a day.
