@@ -118,10 +118,27 @@ WRONG["12.6", "signal"] = {
         'state["weights"]': 'state["model"]',
     },
 }
-WRONG["12.6", "killed"] = {
-    "the start on 2: an error on rank": {
+WRONG["12.6", "signal"] |= {
+    "after step 2 it writes into step_2.pt itself": {
         "write(folder, task, state, unfinished)": "write(folder, task, state, names.format(step))",
         RENAMED: "pass\n",
+    },
+    "step_12.pt is a copy of what was written": {
+        RENAMED: (
+            "open(names.format(step), 'wb').write(open(unfinished, 'rb').read())\n"
+            "                os.remove(unfinished)\n"
+        )
+    },
+}
+WRONG["12.6", "killed"] = {
+    "the start on 2: an error on rank": {
+        'checkpoints/unfinished"\n': 'checkpoints/step_{{}}_unfinished.pt"\n',
+        "write(folder, task, state, unfinished)": "write(folder, task, state, unfinished.format(step))",
+        "os.replace(unfinished,": "os.replace(unfinished.format(step),",
+        'r"step_([0-9]+)[.]pt"': 'r"step_([0-9]+).*"',
+        "torch.load(names.format(done))": (
+            "torch.load(max(os.scandir(f'{folder}/checkpoints'), key=lambda one: one.stat().st_mtime).path)"
+        ),
     },
     "it has found no whole checkpoint and begins anew": {
         OLD: "",

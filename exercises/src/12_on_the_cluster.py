@@ -35,7 +35,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 12.1
 #
-# *Write · medium · core · 25 minutes.* **You learn** which of Slurm's variables become which of PyTorch's, and what a node list says.
+# *Write · medium · useful · 25 minutes.* **You learn** which of Slurm's variables become which of PyTorch's, and what a node list says.
 #
 # `srun python train.py` starts your script once for each task, without torchrun. Slurm has told each of them who it is, but under names
 # that PyTorch does not know, so `init_process_group` stops and asks for `RANK`. Here is what a task finds, the sixth of a job on three
@@ -236,7 +236,7 @@ check("12.3", find_stray)
 # %% [markdown]
 # ## 12.4
 #
-# *Write · medium · core · 30 minutes.* **You learn** to ask of a trace which collective makes a step longer. It is rarely the one that takes longest.
+# *Write · medium · useful · 30 minutes.* **You learn** to ask of a trace which collective makes a step longer. It is rarely the one that takes longest.
 #
 # In 08.11 you profiled a step on CPUs. On a GPU the same `torch.profiler` writes more. There the CPU only launches kernels, and these run
 # later, in **streams**. What counts is what the GPU did. A collective of NCCL is a kernel as well, and it costs a step nothing as long as
@@ -363,7 +363,7 @@ check("12.5", speed)
 # %% [markdown]
 # ## 12.6
 #
-# *Own file · hard · core · 45 minutes.* **You learn** to write checkpoints that a kill cannot spoil, and to end a run in time when Slurm says so.
+# *Own file · hard · useful · 45 minutes.* **You learn** to write checkpoints that a kill cannot spoil, and to end a run in time when Slurm says so.
 #
 # A job on a cluster ends in one of three ways. It is done; or its time is up, and Slurm sends it a signal some seconds before; or it is
 # killed, in the middle of whatever it is doing, and perhaps that is the writing of a checkpoint. Write a script for `torchrun` that
@@ -382,7 +382,7 @@ check("12.5", speed)
 #
 # Three functions are given. `train` makes one step, and steps count from 1. `cluster` plays Slurm: it sends rank 1 a signal, either before
 # the group is there or in the middle of a step. `write` is `torch.save` on rank 0, but all ranks call it, since in one case all of them
-# are killed there, and half a file is left.
+# are killed there, and half a file is left. It also prints the number that the file system gives the file, its inode.
 
 # %% [markdown]
 # - **Names.** The checkpoint after step 4 is `checkpoints/step_4.pt`, a dict with `step`, `weights` and `optimizer`. Whatever stands there
@@ -441,6 +441,7 @@ def write(folder, task, state, path):
     dies = not ends["signal"] and ends["step"] == state["step"] and not os.path.exists(killed)
     if dist.get_rank() == 0:
         torch.save(state, path)
+        print(f"step {state['step']}: file {os.stat(path).st_ino} is {path}")
     if dies:
         dist.barrier()  # all have looked
         if dist.get_rank() == 0:
@@ -860,7 +861,7 @@ check("12.9", mended_evaluates)
 # %% [markdown]
 # ## 12.10
 #
-# *Find the wrong number · easy · useful · 20 minutes.* **You learn** to check a famous table in a minute, and to plan checkpoints by it.
+# *Find the wrong number · easy · extra · 20 minutes.* **You learn** to check a famous table in a minute, and to plan checkpoints by it.
 #
 # Llama 3 405B was trained on 16,384 GPUs. For 54 days its authors counted each stop of the run: 466 in all, of which 47 were planned. Their
 # [paper](https://arxiv.org/abs/2407.21783) lists the causes of the other 419 in table 5, and these lines have been quoted ever since. Here

@@ -136,7 +136,7 @@ def _alike(one: list[float], other: list[float]) -> bool:
 
 
 def _shown(metrics: list[float]) -> str:
-    return ", ".join(f"{metric:.4f}" for metric in metrics) or "none"
+    return ", ".join(f"{metric:.7g}" for metric in metrics) or "none"
 
 
 def _whole(case: Start, ran: Ran, evaluations: int) -> str | None:

@@ -88,6 +88,11 @@ def _wrong_rows(task: Mapping[str, Any], found: _Steps, due: _Steps, first: int)
         )
     if reason := _instead(task, found, first):
         return f"{reason}; seen first in {where}"
+    if len(found[step]) < _BATCH:
+        few = plural(len(found[step]), "row")
+        return (
+            f"in {where} {few} are read, and {_BATCH} are due: a batch in which an epoch ends goes on in the next one"
+        )
     all_due, read = Counter(row for rows in right for row in rows), Counter(row for rows in found for row in rows)
     lost, twice = (all_due - read).total(), (read - all_due).total()
     if lost == 0:
@@ -122,7 +127,7 @@ def _instead(task: Mapping[str, Any], found: _Steps, first: int) -> str:
                 f"it begins at row {at}, and {first * task['batch']} had been read: whose rows does the state count?",
                 rows,
             )
-            for at, rows in ((at, _from(task, at)) for at in range(2, 2 * first * task["batch"]))
+            for at, rows in ((at, _from(task, at)) for at in range(2, 2 * first * task["batch"] + 1))
         ]
     return next((why for why, rows in ways if [sorted(one) for one in rows[: len(found)]] == found), "")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from course_lib.checks.kit.spec import Level
 
 _WIDTHS, _ROWS, _STEPS, _EVERY = (6, 8, 3), 8, 12, 2  # two digits, which sorted as text come before one
 _FOLDER = "checkpoints"
+_NAME = re.compile(r"step_\d+\.pt")
+_WRITTEN = re.compile(r"^step (\d+): file (\d+) is (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,8 @@ def _verdict(case: _Ends, ran: Ran) -> str | None:
     due = [f"step_{step}.pt" for step in range(_STEPS, 0, -_EVERY)][: case.keep]
     if found != sorted(due):
         return f"in the end {_FOLDER} holds {', '.join(found) or 'nothing'}, and {' and '.join(due[::-1])} are due"
+    if reason := _not_renamed(ran, due[0]):
+        return reason
     last = ran.saved(f"{_FOLDER}/{due[0]}")
     if not isinstance(last, dict) or {"step", "weights", "optimizer"} - last.keys():
         return f"{due[0]} is to hold a dict with 'step', 'weights' and 'optimizer'"
@@ -99,6 +105,19 @@ def _verdict(case: _Ends, ran: Ran) -> str | None:
         },
         tolerance=1e-9,
     )
+
+
+def _not_renamed(ran: Ran, last: str) -> str | None:
+    """By what `write` has printed: a checkpoint is to get its name when it is whole, and by a rename."""
+    printed = "".join(ended[0].printed for ended in ran.starts)
+    written = [(step, int(inode), Path(path)) for step, inode, path in _WRITTEN.findall(printed)]
+    for step, _, path in written:
+        if path.parent.name == _FOLDER and _NAME.fullmatch(path.name):
+            return f"after step {step} it writes into {path.name} itself, so a kill leaves half a file under this name"
+    inodes = [inode for step, inode, _ in written if last == f"step_{step}.pt"]
+    if (ran.folder / _FOLDER / last).stat().st_ino not in inodes:
+        return f"{last} is a copy of what was written, and while it was made, half a file stood under this name: rename"
+    return None
 
 
 def _wrong_steps(case: _Ends, ran: Ran) -> str | None:
