@@ -389,7 +389,7 @@ with open(logs / "restarted", "w") as file:
         time.sleep(0.1)
     psutil.Process(job.pid).children()[1].kill()
     job.wait(300)
-told = (logs / "restarted").read_text().splitlines()
+told = (logs / "restarted").read_text().replace(str(out), "the folder").splitlines()
 print(*[line for line in told if "goes on" in line or "attempt" in line], sep="\n")
 print(f"torchrun's status {job.returncode}, {metrics.read_text().count(chr(10))} steps in {metrics.name}")
 
