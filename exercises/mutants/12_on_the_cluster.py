@@ -253,7 +253,6 @@ WRONG["12.9", "two"] = {
     "too large by the number of ranks": {".tensor_split(ranks)[rank]": ""},
     "too small by the number of ranks": {MEAN: f"{MEAN} / ranks"},
     "it has not stopped when the loss had risen": {RISEN: "if False:"},
-    "the validation losses are none": {EACH: "if False:"},
     "it has trained on after it should have stopped": {
         EACH: f"{EACH[:-1]} and not (metrics and metrics[-1] > min(metrics)):",
         RISEN: "if False:",

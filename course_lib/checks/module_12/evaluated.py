@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -24,8 +26,14 @@ def _model() -> nn.Module:
 
 
 def _task(case: Start, seed: int) -> dict[str, Any]:
+    """The same on any number of processes."""
+    return _chosen(seed)
+
+
+@cache
+def _chosen(seed: int) -> dict[str, Any]:
     """Drawn until the loss rises at the second or third evaluation, of four."""
-    return next(task for turn in count() if len(_trained(task := _drawn(seed, turn)).metrics) in (2, 3))
+    return next(task for turn in count() if len(_losses(_trained(task := _drawn(seed, turn)), task)) in (2, 3))
 
 
 def _drawn(seed: int, turn: int) -> dict[str, Any]:
@@ -40,52 +48,60 @@ def _rows(number: int) -> tuple[Tensor, Tensor]:
     return torch.randn(number, _WIDTH).double(), torch.randint(_CLASSES, (number,))
 
 
-class _Trained(NamedTuple):
-    """Each validation's loss, and the weights at the end."""
+class _Times(NamedTuple):
+    """Weights at each evaluation, and before the optimizer's step that it follows; as if the run never stopped."""
 
-    metrics: list[float]
-    weights: Tensors
+    after: list[Tensors]
+    before: list[Tensors]
 
 
 _Metric = Callable[[nn.Module, Tensor, Tensor], float]
+
+
+def _trained(task: Mapping[str, Any]) -> _Times:
+    """On one device."""
+    model, times = _model(), _Times([], [])
+    model.load_state_dict(task["weights"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task["rate"])
+    for step, (x, y) in enumerate(task["batches"], start=1):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        due = step % task["every"] == 0
+        times.before.extend([copy.deepcopy(model.state_dict())] * due)
+        optimizer.step()
+        times.after.extend([copy.deepcopy(model.state_dict())] * due)
+    return times
 
 
 def _mean(model: nn.Module, x: Tensor, y: Tensor) -> float:
     return F.cross_entropy(model(x), y).item()
 
 
-def _trained(task: Mapping[str, Any], metric: _Metric = _mean, *, early: bool = False, stops: bool = True) -> _Trained:
-    """On one device; `early`: validated before the optimizer's step."""
-    model, metrics = _model(), list[float]()
-    model.load_state_dict(task["weights"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=task["rate"])
-    for step, (x, y) in enumerate(task["batches"], start=1):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        if not early:
-            optimizer.step()
-        if step % task["every"] == 0:
-            with torch.no_grad():
-                metrics.append(metric(model, *task["validation"]))
-            if stops and metrics[-1] > min(metrics):
-                break
-        if early:
-            optimizer.step()
-    return _Trained(metrics, model.state_dict())
+@torch.no_grad()
+def _losses(
+    times: _Times, task: Mapping[str, Any], metric: _Metric = _mean, *, early: bool = False, stops: bool = True
+) -> list[float]:
+    """Of the evaluations, up to the first that is above the smallest so far."""
+    model, losses = _model(), list[float]()
+    for weights in times.before if early else times.after:
+        model.load_state_dict(weights)
+        losses.append(metric(model, *task["validation"]))
+        if stops and losses[-1] > min(losses):
+            break
+    return losses
 
 
-def _wrong_ways(task: Mapping[str, Any], ranks: int) -> dict[str, list[float]]:
+def _wrong_ways(times: _Times, task: Mapping[str, Any], ranks: int) -> dict[str, list[float]]:
     """What is said of a list of losses, by the mistake that gives it."""
 
     def parts(how: Callable[[list[float]], float]) -> list[float]:
         def metric(model: nn.Module, x: Tensor, y: Tensor) -> float:
-            pairs = list(zip(x.tensor_split(ranks), y.tensor_split(ranks), strict=True))
-            means = [F.cross_entropy(model(rows), targets).item() for rows, targets in pairs]
-            return how(means)
+            pairs = zip(x.tensor_split(ranks), y.tensor_split(ranks), strict=True)
+            return how([_mean(model, rows, targets) for rows, targets in pairs])
 
-        return _trained(task, metric).metrics
+        return _losses(times, task, metric)
 
-    whole = _trained(task).metrics
+    whole = _losses(times, task)
     return {
         "that is the mean over rank 0's own rows": parts(lambda means: means[0]),
         "that is the mean of the ranks' means, and their parts are not equally long: add up losses and rows": parts(
@@ -96,8 +112,8 @@ def _wrong_ways(task: Mapping[str, Any], ranks: int) -> dict[str, list[float]]:
             mean * ranks for mean in whole
         ],
         "that is too small by the number of ranks: was it divided by them once more?": [mean / ranks for mean in whole],
-        "that is before the optimizer's step; the suspect evaluates after it": _trained(task, early=True).metrics,
-        "it has not stopped when the loss had risen": _trained(task, stops=False).metrics,
+        "that is before the optimizer's step; the suspect evaluates after it": _losses(times, task, early=True),
+        "it has not stopped when the loss had risen": _losses(times, task, stops=False),
     }
 
 
@@ -106,19 +122,20 @@ def _verdict(case: Start, ran: Ran) -> str | None:
     task, answer = dict(ran.task), ran.saved("answer.pt")
     if not isinstance(answer, dict) or {"metrics", "weights"} - answer.keys():
         return "answer.pt is to hold a dict with 'metrics' and 'weights', as the suspect saves it"
-    right, found = _trained(task), _numbers(answer["metrics"])
+    times, found = _trained(task), _numbers(answer["metrics"])
+    right = _losses(times, task)
     if found is None:
         return "'metrics' is to be a list of numbers, one for each time that it evaluates"
-    if not _alike(found, right.metrics):
-        ways = _wrong_ways(task, case.world_size)
+    if not _alike(found, right):
+        ways = _wrong_ways(times, task, case.world_size)
         why = next((f": {says}" for says, one in ways.items() if _alike(found, one)), "")
-        return f"the validation losses are {_shown(found)}, on one device they are {_shown(right.metrics)}{why}"
-    instead = {"the losses are right, but it has trained on after it should have stopped": _trained(task, stops=False)}
+        return f"the validation losses are {_shown(found)}, on one device they are {_shown(right)}{why}"
+    instead = {"the losses are right, but it has trained on after it should have stopped": times.after[-1]}
     if reason := wrong_tensors(
         answer["weights"],
-        right.weights,
+        times.after[len(right) - 1],
         start=task["weights"],
-        instead={says: one.weights for says, one in instead.items()},
+        instead=instead,
         tolerance=1e-9,
     ):
         return reason

@@ -11,7 +11,7 @@ _TORCH = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c1
 _HOME, _MAIN = "/home/ada/run", "train.py"
 _DESCRIPTIONS = {"all": "default_pg", "tp": "mesh_tp", "dp": "mesh_dp"}
 _OTHERS = {"all_reduce": "all_gather", "all_gather": "all_reduce"}
-Key = tuple[str, int]  # a group's name, and which of its calls
+_Key = tuple[str, int]  # a group's name, and which of its calls
 
 
 class Found(NamedTuple):
@@ -125,8 +125,8 @@ def _dumps(
     made: list[list[_Spot]], groups: dict[tuple[str, str], list[int]], *, last_is_open: bool
 ) -> list[dict[str, Any]]:
     """Each rank's, as `pickle.loads(_dump_fr_trace())` gives it."""
-    book: list[list[tuple[Key, _Spot]]] = []
-    asked: dict[Key, list[_Spot]] = defaultdict(list)
+    book: list[list[tuple[_Key, _Spot]]] = []
+    asked: dict[_Key, list[_Spot]] = defaultdict(list)
     for rank, calls in enumerate(made):
         counts: Counter[str] = Counter()
         book.append([])
@@ -145,7 +145,7 @@ def _dumps(
     ]
 
 
-def _entry(number: int, key: Key, spot: _Spot, retired: bool) -> dict[str, Any]:
+def _entry(number: int, key: _Key, spot: _Spot, retired: bool) -> dict[str, Any]:
     """One call. The innermost frame comes first: torch's own, then the program's."""
     frames = [
         {"name": spot.operation, "filename": _TORCH, "line": 3245},

@@ -12,7 +12,7 @@ _BITS = 8
 _SLOW = {400: 100, 200: 50, 100: 40}  # Gbit/s of a card that came up at another speed
 
 
-class Cluster(NamedTuple):
+class _Cluster(NamedTuple):
     """Nodes with their cards, in Gbit/s; an all-reduce of S bytes; and what one test of it has taken."""
 
     nodes: int
@@ -69,14 +69,14 @@ class Cluster(NamedTuple):
         return round(self.seen / self.card)
 
 
-def _given(seed: int) -> Cluster:
+def _given(seed: int) -> _Cluster:
     """Four nodes with eight cards each, unless an instructor asks for others."""
     draw = random.Random(seed)
     nodes, cards, gbit, size, left = 4, 8, 400, 2**32, 5
     if seed != 0:
         nodes, cards, gbit = draw.choice((3, 5, 6, 16)), draw.choice((4, 8)), draw.choice((100, 200, 400))
         size, left = draw.choice((2**31, 2**33)), draw.choice((3, 6, 7)) if cards == 8 else 3
-    found = Cluster(nodes, _GPUS, cards, gbit, size, _SLOW[gbit], 1.0)
+    found = _Cluster(nodes, _GPUS, cards, gbit, size, _SLOW[gbit], 1.0)
     return found._replace(seen_ms=round(found.ms * cards / left, 3))
 
 
