@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from course_lib.cli import train_config, train_folder
 from course_lib.cli.slurm_config import COMMAND, OPTIONS, Job, read_job
 
-_NOTICE_S, _LEAVE_S = 180, 150  # a long step and a checkpoint fit in, and the ranks end before Slurm ends them
+_NOTICE_S, _LEAVE_S = 120, 100  # a long step and a checkpoint fit in, and the ranks end before Slurm ends them
 _RESTARTS = 3
 _FIRST_PORT, _PORTS = 10_000, 20_000  # below them are the system's, above those that Linux lends to connections
 

@@ -146,7 +146,7 @@ def test_a_job_whose_time_is_up_writes_a_checkpoint_and_queues_again(cluster, wh
     job = submitted(cluster, shared_folder, "in_time", text)
     metrics = shared_folder / "in_time" / "metrics.jsonl"
     cluster.wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 40, DONE_S)
-    minutes = 3 + int(time.monotonic() - started) // 60  # of the last three the ranks are told
+    minutes = 2 + int(time.monotonic() - started) // 60  # within the last two the ranks are told
     cluster.run("scontrol", "update", f"jobid={job}", f"TimeLimit={minutes}")
     cluster.wait_for(lambda: state(cluster, job) == "PENDING", DONE_S)
     saved = step_folders.step_of(step_folders.latest(shared_folder / "in_time"))

@@ -56,7 +56,7 @@ def test_a_small_job_in_full(capsys):
         "--time=00:10:00",
         "--partition=gpu",
         "--ntasks-per-node=1",
-        "--signal=USR1@180",
+        "--signal=USR1@120",
         "--requeue",
         "--open-mode=append",
         "--output=%x-%j.out",
@@ -67,7 +67,7 @@ def test_a_small_job_in_full(capsys):
     assert words[:4] == ["srun", "--kill-on-bad-exit=1", "--cpus-per-task=$SLURM_CPUS_PER_TASK", "torchrun"]
     meeting = ["--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", "--rdzv-endpoint=$first_node:$port"]
     assert words[4:9] == ["--nnodes=$SLURM_NNODES", "--nproc-per-node=2", *meeting]
-    stops = ["--max-restarts=3", "--signals-to-handle=SIGTERM,SIGINT,SIGUSR1", "--shutdown-timeout=150"]
+    stops = ["--max-restarts=3", "--signals-to-handle=SIGTERM,SIGINT,SIGUSR1", "--shutdown-timeout=100"]
     assert words[9:12] == stops
     assert words[12:] == ["-m", "course_lib", "train", "dp=2", "tp=2", "engine=torch", "zero_stage=3", "out=train"]
     assert f"\n# Made by: python -m course_lib slurm {shlex.join(overrides)}\n" in text
