@@ -331,7 +331,7 @@ check("12.4", exposed)
 def speed(lines, parameters, gpus, sheet, warm_up):
     """Return three numbers: tokens a second, MFU and goodput.
 
-    lines: a list of texts. parameters: of the model. sheet: TFLOP/s of a GPU on its
+    lines: a list of strings. parameters: of the model. sheet: TFLOP/s of a GPU on its
     data sheet, with sparsity. warm_up: so many steps after each start do not count.
     """
     ### BEGIN SOLUTION
@@ -564,7 +564,8 @@ def make_loader(task, sampler):
     # Workers ask the sampler for the next batches while this one is trained on.
     workers = task["workers"]
     context = "fork" if workers else None
-    return DataLoader(Rows(task["rows"]), batch_sampler=sampler, num_workers=workers, multiprocessing_context=context)
+    rows = Rows(task["rows"])
+    return DataLoader(rows, batch_sampler=sampler, num_workers=workers, multiprocessing_context=context)
 
 
 ### BEGIN SOLUTION
@@ -702,7 +703,7 @@ check("12.8", watchdog)
 # *Find the bug · medium · core · 30 minutes.* **You learn** to find by tools why a run stands still, before you read its code.
 #
 # A colleague writes: "For months it ran under DDP. Since I use `fully_shard` it stands still, always after the second step. The GPUs show
-# 100 %, there is no error, and the loss was fine." Here is the script.
+# all work, there is no error, and the loss was fine." Here is the script.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-evaluates", "locked": true, "schema_version": 3, "solution": false, "task": false}

@@ -212,9 +212,9 @@ import shlex
 gauges.write_for_torchfrtrace(traces, logs / "mended")
 torchfrtrace = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
 told = subprocess.getoutput(shlex.join([*torchfrtrace, "-p", "trace_", str(logs / "mended")]))
-print(re.search("error msg.*", told)[0].replace(", Culprit", ",\n           Culprit"))
 job.terminate()
 job.wait()
+print(re.search("error msg.*", told)[0].replace(", ", ",\n    "))
 
 # %% [markdown]
 # It finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
@@ -231,12 +231,17 @@ strict = subprocess.run(
     text=True,
 )
 print(strict.stdout.splitlines()[-1])
-print(next(line for line in strict.stderr.splitlines() if "Detected mismatch" in line)[:330])
+[line, *_] = [line for line in strict.stderr.splitlines() if "Detected mismatch" in line]
+print(
+    re.sub(r", Tensor.*?(?=\), but|\)\.)", "", line)
+    .replace(". ", ".\n    ")
+    .replace(", but", ",\n    but")
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It made step 6, and stopped in call 7, at once, and not after minutes of waiting. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the weekend's.
+# It made step 6, and stopped in call 7, which it numbers from 0, at once, and not after minutes of waiting. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the weekend's.
 #
 # </details>
 #
@@ -251,7 +256,7 @@ print(next(line for line in strict.stderr.splitlines() if "Detected mismatch" in
 #
 # The mend is that all ranks make equally many steps. `DistributedSampler` does so, by reading some rows twice, and 03.11 lets you write it without that.
 #
-# **Your turn.** Copy the script, mend it there, and start the copy in a terminal: `torchrun --standalone --nproc-per-node 4 mended.py .` It has to end by itself, and step 6 to have a loss that fits.
+# **Your turn.** Copy the script, mend it there, and start the copy in a terminal: `torchrun --standalone --nproc-per-node 4 mended.py .` It has to end by itself, and no step may have a loss that does not fit.
 #
 # <details><summary>One way to do it</summary>Leave out the batches that do not go round: <code>range(BATCHES - BATCHES % ranks)[rank::ranks]</code>. Then all ranks make five steps. Whoever may not leave rows out lets a rank without a batch add 0, and divides by the number of those that had one.</details>
 
