@@ -50,6 +50,16 @@ PREDICT = (
     ),
 )
 CALIBRATE = (Group("files", (Setting("out", None, "other", "a folder for constants.json and errors.csv", "08"),)),)
+PREFLIGHT = (
+    Group(
+        "what is looked at",
+        (
+            Setting("ranks", 4, "positive", "of this machine; torchrun and srun have them already"),
+            Setting("folder", None, "other", "that all ranks should see, as the one for checkpoints"),
+            Setting("cluster", None, "preset", "whose wires busbw is held against", "08", presets.names("cluster")),
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +111,12 @@ COMMANDS = {
         own=SLURM,
         shared=TRAIN,
         example="course slurm job=olmo_7b_fsdp time=04:00:00 > olmo_7b_fsdp.sh",
+    ),
+    "preflight": Command(
+        about="look at the ranks of this machine or of an allocation before anybody trains on them",
+        runs="preflight:preflight_command",
+        own=PREFLIGHT,
+        example="course preflight ranks=4 folder=runs",
     ),
     "verify": Command(
         about="prove that a trainer of yours computes on ranks what it computes on one device, or say what it does",

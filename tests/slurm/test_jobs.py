@@ -107,3 +107,21 @@ def test_a_job_whose_node_dies_is_requeued_and_goes_on_from_its_checkpoint(clust
     assert re.search(r"goes on after step [123]0 of 40, from killed", log)
     assert "Restarts=1" in cluster.says("scontrol", "show", "job", job)
     assert steps(shared_folder, "killed") == steps(shared_folder, "by_torchrun")
+
+
+def test_preflight_looks_at_both_nodes_by_srun(cluster, tmp_path):
+    words = [
+        "srun",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "python",
+        "-m",
+        "course_lib",
+        "preflight",
+        f"folder={tmp_path}",
+    ]
+    ran = cluster.run(*words, folder=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "hosts       node1 (ranks 0, 1), node2 (ranks 2, 3)" in ran.stdout
+    assert f"ok     folder      {tmp_path}: every rank found the files of all 4" in ran.stdout
+    assert "look   interfaces  ranks 0-3: node1 takes its own name for 127.0.0.1" in ran.stdout  # one machine is both
