@@ -62,6 +62,7 @@ BASES = {  # by command: what is asked for besides, and what is drawn
     "predict": (["runs=runs.json", "out=runs.csv"], ["runs", "out", "calibrate"]),
     "calibrate": ([], ["out"]),
     "preflight": ([], ["ranks", "folder", "cluster"]),
+    "watch": (["runs.json"], ["once"]),
     "verify": (["json:dumps", "json:loads"], ["ranks", "batches", "dtype", "out"]),
 }
 BASES["sweep"][1].extend([*_fields(Device, "device"), "+device.x"])

@@ -60,6 +60,7 @@ PREFLIGHT = (
         ),
     ),
 )
+WATCH = (Group("how", (Setting("once", False, "switch", "draw it as it is now, and end", choices=("true", "false")),)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,13 @@ COMMANDS = {
         runs="preflight:preflight_command",
         own=PREFLIGHT,
         example="course preflight ranks=4 folder=runs",
+    ),
+    "watch": Command(
+        about="draw a run in the terminal while it trains, and say what asks for a look",
+        runs="watch:watch_command",
+        own=WATCH,
+        words="FOLDER [once=true]",
+        example="course watch my_run once=true",
     ),
     "verify": Command(
         about="prove that a trainer of yours computes on ranks what it computes on one device, or say what it does",

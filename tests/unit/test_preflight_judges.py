@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
 from course_lib.cli import preflight_judges as judges
+from course_lib.cli import preflight_started
 from course_lib.cli.preflight import can_meet, say
 from course_lib.cli.preflight_facts import Alone, Together
 from course_lib.gauges import SweepRow, busbw
@@ -134,3 +136,15 @@ def test_a_line_each_and_a_status(capsys):
     assert first == again == "look   space       5 GiB free; rule; way out"
     assert summary == "of 1 findings 1 to look at" and last == "of 2 findings 1 wrong, 1 to look at"
     assert wrong.startswith("wrong  interfaces  rank 2: ") and unseen.startswith("not looked at: ports, clocks, ")
+
+
+def test_facts_survive_the_store():
+    """As text that every version reads."""
+    sent = json.loads(json.dumps([asdict(ONE), asdict(replace(sweep(3)[0], clocks=((0.0, 0.0), (0.1, 0.2))))]))
+    assert preflight_started._alone(sent[0]) == ONE
+    assert preflight_started._together(sent[1]) == replace(sweep(3)[0], clocks=((0.0, 0.0), (0.1, 0.2)))
+
+
+def test_how_slurm_counts_the_tasks_of_a_node():
+    assert [preflight_started._tasks_here("2(x3),1", node) for node in range(4)] == [2, 2, 2, 1]
+    assert preflight_started._tasks_here("8", 0) == 8
