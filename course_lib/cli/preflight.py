@@ -61,14 +61,14 @@ def _read(overrides: Sequence[str]) -> Preflight:
 
 def _here(asked: Preflight) -> int:
     """On ranks of this machine."""
-    kind = switch.device_kind()
-    mine = judged_alone([look_alone(0, asked.ranks, kind, asked.folder)])
+    switch.device_kind()  # refuses what is no device
+    mine = [judges.interfaces([look_alone(0, asked.ranks, "cpu", asked.folder)])]
     if not can_meet(mine):
         return say(mine)
     try:
         found = run_ranks(partial(_both, asked), asked.ranks, timeout=_LIMIT_S)
     except RankError as error:
-        return say([*mine, Finding("meeting", "wrong", str(error))])
+        return say([*mine, Finding("meeting", "wrong", " ".join(str(error).split()))])
     return report(asked, [one for one, _ in found], [one for _, one in found])
 
 
@@ -106,7 +106,7 @@ def say(findings: Sequence[Finding]) -> int:
     print(*(one.line for one in findings), sep="\n")
     counts: Mapping[str, int] = {kind: sum(one.verdict == kind for one in findings) for kind in ("wrong", "look")}
     if not can_meet(findings):
-        print("not looked at: ports, clocks, folder and wires, for the ranks cannot meet like this")
+        print("the rest was not looked at, for ranks cannot meet like this")
     said = [f"{count} to {kind} at" if kind == "look" else f"{count} wrong" for kind, count in counts.items() if count]
     print(f"of {len(findings)} findings {', '.join(said) or 'nothing is wrong'}")
     return 1 if counts["wrong"] else 0

@@ -49,7 +49,7 @@ def _look(asked: Preflight) -> int:
     mine = look_alone(rank, devices.local_place()[1], choice.device.type, asked.folder)
     store.set(f"alone/{rank}", json.dumps(asdict(mine)))
     if rank == 0:
-        everyone = [_alone(_told(store, f"alone/{one}")) for one in range(ranks)]
+        everyone = [alone_from(_told(store, f"alone/{one}")) for one in range(ranks)]
         store.set("go", json.dumps(can_meet(judged_alone(everyone))))
     if not _told(store, "go"):
         status = say(judged_alone(everyone)) if rank == 0 else 0
@@ -57,7 +57,7 @@ def _look(asked: Preflight) -> int:
     dist.init_process_group(choice.backend, store=PrefixStore(COMMAND, store), rank=rank, world_size=ranks)
     together = look_together(asked.folder)
     store.set(f"together/{rank}", json.dumps(asdict(together)))
-    found = [_together(_told(store, f"together/{one}")) for one in range(ranks)] if rank == 0 else []
+    found = [together_from(_told(store, f"together/{one}")) for one in range(ranks)] if rank == 0 else []
     status = report(asked, everyone, found) if rank == 0 else 0
     dist.barrier()  # a rank that leaves early would abort the others' teardown
     dist.destroy_process_group()
@@ -68,11 +68,13 @@ def _told(store: Any, key: str) -> Any:
     return json.loads(store.get(key))
 
 
-def _alone(values: dict[str, Any]) -> Alone:
+def alone_from(values: dict[str, Any]) -> Alone:
+    """Facts as JSON gives them back."""
     return Alone(**values | {"interfaces": tuple(values["interfaces"])})
 
 
-def _together(values: dict[str, Any]) -> Together:
+def together_from(values: dict[str, Any]) -> Together:
+    """What a rank saw, as JSON gives it back."""
     rows = tuple(SweepRow(*row) for row in values["rows"])
     return Together(**values | {"rows": rows, "clocks": tuple((off, half) for off, half in values["clocks"])})
 
@@ -96,13 +98,13 @@ def _take_from_slurm() -> None:
         "RANK": given["SLURM_PROCID"],
         "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": given["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": str(_tasks_here(given["SLURM_STEP_TASKS_PER_NODE"], int(given["SLURM_NODEID"]))),
+        "LOCAL_WORLD_SIZE": str(tasks_here(given["SLURM_STEP_TASKS_PER_NODE"], int(given["SLURM_NODEID"]))),
         "MASTER_ADDR": first,
         "MASTER_PORT": str(_FIRST_PORT + int(given["SLURM_JOB_ID"]) % _PORTS),
     }
 
 
-def _tasks_here(counts: str, node: int) -> int:
+def tasks_here(counts: str, node: int) -> int:
     """Of `2(x3),1`: two tasks on each of three nodes, and one on the fourth."""
     listed: list[int] = []
     for part in counts.split(","):
