@@ -12,7 +12,11 @@ TORCH = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py
 
 
 def entry(number, operation, where, *, group=("0", "default_pg"), done=True, p2p=False):
-    frames = [(operation, TORCH, 3245), (where, "/home/me/train.py", LINES[where]), ("main", "/home/me/train.py", 70)]
+    frames = [
+        (operation, TORCH, 3245),
+        (where, "/mine/train.py", LINES[where]),
+        ("main", "/mine/train.py", 70),
+    ]
     return {
         "process_group": group,
         "collective_seq_id": number,

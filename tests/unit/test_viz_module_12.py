@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib import viz
+from tests.unit.test_exposed import CPU, event
 from tests.unit.test_flight import hang_calls
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
@@ -70,3 +71,20 @@ def test_the_printed_page_has_four_columns_and_fits_upright_on_a4():
     wide, tall = picture.figure.get_size_inches()
     assert 1 < tall / wide < 297 / 210
     assert picture.description.count("?") >= 14
+
+
+def test_lanes_of_a_trace_are_as_long_as_what_it_holds_and_the_share_is_written():
+    hidden = [*CPU, event("aten::mm", 100, 400)]
+    picture = viz.plot_trace({"one bucket": CPU, "small buckets": hidden})
+    texts = texts_of(picture)
+    assert picture.kinds == ("measured",)
+    assert {"73% exposed, 220 µs of 300 µs", "0% exposed, 0 s of 300 µs"} < {*texts}
+    ends = [
+        {round(x) for x, _ in patch.get_path().vertices}
+        for patch in picture.figure.axes[1].patches
+        if patch.zorder == 2
+    ]
+    assert ends == [{0, 100, 300, 330}, {50, 100, 300, 330}, {100, 300, 330, 350}]
+    for wrong in ({}, {"alone": [event("aten::mm", 0, 9)]}):
+        with pytest.raises(ValueError, match="^plot_trace: "):
+            viz.plot_trace(wrong)

@@ -25,7 +25,7 @@ _KEY = [
     Entry("outlined: unlike most ranks", [style.WRONG]),
 ]
 
-Columns = Mapping[int, Sequence[FlightCall | None]]  # by the calls' numbers, by rank
+_Columns = Mapping[int, Sequence[FlightCall | None]]  # by the calls' numbers, by rank
 
 
 @sheet.course_style()
@@ -61,7 +61,7 @@ def plot_calls(
     return Picture(figure, title=title, description=_in_words(shown, subtitle), kinds=["measured"])
 
 
-def _shown(columns: Columns, calls_by_rank: Sequence[Sequence[FlightCall]]) -> Columns:
+def _shown(columns: _Columns, calls_by_rank: Sequence[Sequence[FlightCall]]) -> _Columns:
     """The last calls, as many as have room for their words, and the first in which ranks part."""
     last = [*columns][-_MOST:]
     first = first_difference(calls_by_rank)
@@ -106,7 +106,7 @@ def _names(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _in_words(shown: Columns, subtitle: str) -> str:
+def _in_words(shown: _Columns, subtitle: str) -> str:
     """Column by column; the same words of several ranks once."""
     lines = [subtitle]
     for number, calls in shown.items():

@@ -19,7 +19,7 @@ _PANEL, _CARD_TALL, _LINE = 1.6, 1.5, 0.3  # the heights of a node, of the rank'
 _GAP, _PILL = 0.16, 0.34
 
 
-class _Start(NamedTuple):
+class _Allocation(NamedTuple):
     """How many there are, and the rank that is followed."""
 
     nodes: int
@@ -46,44 +46,42 @@ def plot_who_starts(nodes: int = 4, gpus_per_node: int = 4, rank: int = 9) -> Pi
         values = f"nodes={nodes}, gpus_per_node={gpus_per_node}, rank={rank}"
         rule = f"this picture holds {_MOST_NODES} nodes of {_MOST_GPUS} GPUs, and follows one of their ranks"
         raise ValueError(four_parts("plot_who_starts", values, rule, "draw fewer: the pattern is the same"))
-    start = _Start(nodes, gpus_per_node, rank)
+    job = _Allocation(nodes, gpus_per_node, rank)
     subtitle = "one sbatch, one srun, one torchrun on each node, one rank for each GPU"
     figure, page = sheet.new_page(_CARD + _CARD_TALL + 0.3, "Who starts whom", subtitle)
-    handed = _handed(start)
+    handed = _handed(job)
     _draw_commands(page, handed)
-    middles = [_draw_node(page, start, node) for node in range(nodes)]
+    middles = [_draw_node(page, job, node) for node in range(nodes)]
     marks.arrow_along(page, [(_STEM, _SRUN + _TALL), (_STEM, _BUS), (middles[0], _BUS), (middles[0], _NODES)])
     for before, after in pairwise(middles):
         marks.arrow_along(page, [(before, _BUS), (after, _BUS), (after, _NODES)])
-    _draw_card(page, start)
+    _draw_card(page, job)
     said = [f"  {who} {what}" for who, what in handed]
-    said += [f"  rank {rank} finds {' '.join(_environment(start))}; {_reason(start)}"]
+    said += [f"  rank {rank} finds {' '.join(_environment(job))}; {_reason(job)}"]
     return Picture(figure, title="Who starts whom", description="\n".join([subtitle, *said]))
 
 
-def _handed(start: _Start) -> list[tuple[str, str]]:
+def _handed(job: _Allocation) -> list[tuple[str, str]]:
     """Who says what to the next command."""
-    last = start.nodes - 1
+    last = job.nodes - 1
     nodes, each = (f"node[0-{last}]", f"0 … {last}") if last else ("node0", "0")
     return [
-        ("Slurm sets", f"SLURM_JOB_ID=4711 SLURM_JOB_NODELIST={nodes} SLURM_NNODES={start.nodes}"),
+        ("Slurm sets", f"SLURM_JOB_ID=4711 SLURM_JOB_NODELIST={nodes} SLURM_NNODES={job.nodes}"),
         ("srun adds", f"SLURM_NODEID={each}"),
-        ("you write", f"--nnodes={start.nodes} --nproc-per-node={start.gpus} --rdzv-endpoint=node0:29500"),
+        ("you write", f"--nnodes={job.nodes} --nproc-per-node={job.gpus} --rdzv-endpoint=node0:29500"),
     ]
 
 
-def _environment(start: _Start) -> list[str]:
+def _environment(job: _Allocation) -> list[str]:
     """What torchrun sets for the rank that is followed, in two lines."""
     return [
-        f"RANK={start.rank} LOCAL_RANK={start.local} GROUP_RANK={start.node} WORLD_SIZE={start.nodes * start.gpus}",
-        f"LOCAL_WORLD_SIZE={start.gpus} MASTER_ADDR=node0 MASTER_PORT=41873",
+        f"RANK={job.rank} LOCAL_RANK={job.local} GROUP_RANK={job.node} WORLD_SIZE={job.nodes * job.gpus}",
+        f"LOCAL_WORLD_SIZE={job.gpus} MASTER_ADDR=node0 MASTER_PORT=41873",
     ]
 
 
-def _reason(start: _Start) -> str:
-    return (
-        f"RANK = {start.node} × {start.gpus} + {start.local}: the node's number × GPUs of a node + LOCAL_RANK, its GPU"
-    )
+def _reason(job: _Allocation) -> str:
+    return f"RANK = {job.node} × {job.gpus} + {job.local}: the node's number × GPUs of a node + LOCAL_RANK, its GPU"
 
 
 def _draw_commands(page: Axes, handed: list[tuple[str, str]]) -> None:
@@ -104,31 +102,31 @@ def _draw_commands(page: Axes, handed: list[tuple[str, str]]) -> None:
         marks.label(page, _STEM + _BESIDE + 1.08, y, what, code=True, **look)
 
 
-def _draw_node(page: Axes, start: _Start, node: int) -> float:
+def _draw_node(page: Axes, job: _Allocation, node: int) -> float:
     """A torchrun above its ranks; returns its middle."""
-    wide = (style.PAGE_WIDTH - 2 * style.MARGIN + _GAP) / start.nodes - _GAP
+    wide = (style.PAGE_WIDTH - 2 * style.MARGIN + _GAP) / job.nodes - _GAP
     left = style.MARGIN + node * (wide + _GAP)
     middle = left + wide / 2
     marks.box(page, left, _NODES, wide, _PANEL, fill=style.PANEL, corner=0.1)
     marks.label(page, left + 0.12, _NODES + 0.22, f"node{node}", colour=style.SOFT, align="left")
     marks.box(page, middle - 0.62, _NODES + 0.42, 1.24, 0.38, edge=style.FAINT)
     marks.label(page, middle, _NODES + 0.61, "torchrun", code=True)
-    slots = _slots(start, node)
+    slots = _slots(job, node)
     for place, local in enumerate(slots):
         x = left + 0.1 + (place + 0.5) * (wide - 0.2) / len(slots)
         if local is None:
             marks.label(page, x, _NODES + 1.3, "…", colour=style.SOFT)
             continue
         marks.arrow(page, (middle, _NODES + 0.8), (x, _NODES + 1.13), line=1.4)
-        _draw_rank(page, x, node * start.gpus + local, followed=node * start.gpus + local == start.rank)
+        _draw_rank(page, x, node * job.gpus + local, followed=node * job.gpus + local == job.rank)
     return middle
 
 
-def _slots(start: _Start, node: int) -> list[int | None]:
+def _slots(job: _Allocation, node: int) -> list[int | None]:
     """Local ranks that are drawn; None for those left out between two."""
-    if start.gpus <= _ALL_SHOWN:
-        return [*range(start.gpus)]
-    shown = sorted({0, start.local if node == start.node else 1, start.gpus - 1})
+    if job.gpus <= _ALL_SHOWN:
+        return [*range(job.gpus)]
+    shown = sorted({0, job.local if node == job.node else 1, job.gpus - 1})
     slots: list[int | None] = [shown[0]]
     for before, after in pairwise(shown):
         slots += [None, after] if after > before + 1 else [after]
@@ -145,13 +143,13 @@ def _draw_rank(page: Axes, x: float, rank: int, *, followed: bool) -> None:
         marks.label(page, x, y, str(rank), size=style.SMALL_SIZE, colour=style.SOFT)
 
 
-def _draw_card(page: Axes, start: _Start) -> None:
+def _draw_card(page: Axes, job: _Allocation) -> None:
     """What the rank that is followed finds in its environment, and why."""
-    wide, hue = style.PAGE_WIDTH - 2 * style.MARGIN, style.rank_hue(start.rank)
+    wide, hue = style.PAGE_WIDTH - 2 * style.MARGIN, style.rank_hue(job.rank)
     marks.box(page, style.MARGIN, _CARD, wide, _CARD_TALL, edge=hue, line=2.2, corner=0.1)
     left, y = style.MARGIN + 0.2, _CARD + 0.28
-    head = f"torchrun sets these for rank {start.rank}; the port is any free one of the first node"
+    head = f"torchrun sets these for rank {job.rank}; the port is any free one of the first node"
     marks.label(page, left, y, head, bold=True, align="left")
-    for number, line in enumerate(_environment(start), start=1):
+    for number, line in enumerate(_environment(job), start=1):
         marks.label(page, left, y + number * _LINE, line, size=style.SMALL_SIZE, align="left", code=True)
-    marks.label(page, left, y + 3 * _LINE, _reason(start), colour=style.SOFT, align="left")
+    marks.label(page, left, y + 3 * _LINE, _reason(job), colour=style.SOFT, align="left")
