@@ -54,13 +54,13 @@ PREFLIGHT = (
     Group(
         "what is looked at",
         (
-            Setting("ranks", 4, "positive", "of this machine; torchrun and srun have them already"),
-            Setting("folder", None, "other", "that all ranks should see, as the one for checkpoints"),
-            Setting("cluster", None, "preset", "whose wires busbw is held against", "08", presets.names("cluster")),
+            Setting("ranks", 4, "positive", "of this machine; torchrun and srun have them already", "12"),
+            Setting("folder", None, "other", "that all ranks should see, as the one for checkpoints", "12"),
+            Setting("cluster", None, "preset", "whose wires busbw is held against", "12", presets.names("cluster")),
         ),
     ),
 )
-WATCH = (Group("how", (Setting("once", False, "switch", "draw it as it is now, and end", choices=("true", "false")),)),)
+WATCH = (Group("how", (Setting("once", False, "switch", "draw it as it is now, and end", "12", ("true", "false")),)),)
 
 
 @dataclass(frozen=True, kw_only=True)

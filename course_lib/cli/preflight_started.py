@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from course_lib.cli.preflight import COMMAND, Preflight, can_meet, judged_alone, report, say
 from course_lib.cli.preflight_facts import Alone, Together, look_alone, look_together
 from course_lib.gauges.acceptance import SweepRow
-from course_lib.ranks import devices
+from course_lib.ranks import devices, meeting
 
 _MEET, _WORK = timedelta(seconds=60), timedelta(seconds=120)
 _FIRST_PORT, _PORTS = 10_000, 20_000
@@ -44,7 +44,8 @@ def preflight_started(asked: Preflight) -> NoReturn:
 def _look(asked: Preflight) -> int:
     choice = devices.choose_for_training(*devices.local_place())
     devices.take(choice)
-    store, rank, ranks = next(iter(rendezvous("env://", timeout=_MEET)))
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = meeting.store_of_attempt(rank, ranks) or next(iter(rendezvous("env://", timeout=_MEET)))[0]
     store.set_timeout(_WORK)
     mine = look_alone(rank, devices.local_place()[1], choice.device.type, asked.folder)
     store.set(f"alone/{rank}", json.dumps(asdict(mine)))
