@@ -48,7 +48,7 @@ def _options(job: Job) -> Iterator[str]:
             yield f"#SBATCH --{name.replace('_', '-')}={job.values[name]}"
     yield "#SBATCH --ntasks-per-node=1    # one torchrun, which starts a rank for each GPU"
     if job.run.out is not None:
-        yield f"#SBATCH --signal=USR1@{_NOTICE_S}      # so long before the limit, in seconds; not to this script, but to torchrun"
+        yield f"#SBATCH --signal=USR1@{_NOTICE_S}      # to torchrun, so many seconds before the limit"
     yield "#SBATCH --requeue              # after a node's failure; the run goes on from its last checkpoint"
     yield "#SBATCH --open-mode=append"
     yield "#SBATCH --output=%x-%j.out"

@@ -216,9 +216,9 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Cal
 
 def _writer(run: TrainRun, trainer: Trainer) -> AbstractContextManager[series.Background | None]:
     """What writes the run's checkpoints, if it has a folder for them."""
-    return (
-        nullcontext() if run.out is None else series.Background(trainer, run.out, keep=run.values["keep_checkpoints"])
-    )
+    if run.out is None:
+        return nullcontext()
+    return series.Background(trainer, run.out, keep=run.values["keep_checkpoints"])
 
 
 def begun(run: TrainRun, device: torch.device) -> tuple[Trainer, list[Step]]:

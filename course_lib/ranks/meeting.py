@@ -13,7 +13,7 @@ import time
 import uuid
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 _LOOK_S = 0.02
 _MEET_S = 600.0  # as long as one node may come after another; torch's own limit for joining is as long

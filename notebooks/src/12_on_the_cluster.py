@@ -568,12 +568,12 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 # %% [markdown]
 # ## A place to meet for each attempt
 #
-# torchrun of PyTorch 2.13 does not restart ranks over gloo by itself. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So `train` meets under a name that has the attempt's number in it. If your own script is to survive, it needs the same:
+# torchrun of PyTorch 2.13 does not restart ranks over gloo by itself. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so no number will do. In `train` rank 0 invents a name. The others ask for it, each with a question that nobody has asked before, so that no dead rank can have answered it.
 
 # %%
-from course_lib.ranks import meeting
+from course_lib.ranks.meeting import store_of_attempt
 
-viz.show_source(meeting.store_of_attempt)
+viz.show_source(store_of_attempt)
 
 # %% [markdown]
 # ## How often to write, with your own numbers

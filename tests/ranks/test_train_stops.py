@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1: a run writes a checkpoint after its step, and the same command goes on as if nothing had been.
+"""Ctrl-C, SIGTERM, SIGUSR1: a run writes a checkpoint after its step, and the same command goes on from there.
 
 Of a rank that is killed torchrun makes a new attempt, which does the same without a command.
 """
@@ -118,7 +118,7 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_no_command(
     output, errors = ended(run)
     assert run.returncode == 0, errors
     assert re.search(rf"\ngoes on after step [123]0 of {STEPS}, from .*; torchrun's attempt 2 of 2\n", output), output
-    assert f"train: RuntimeError: " in errors and "the same command goes on from there" in errors, errors
+    assert "train: RuntimeError: " in errors and "the same command goes on from there" in errors, errors
     assert losses(folder) == whole("torchrun") and step_folders.latest(folder).name == f"step-{STEPS}"
 
 
