@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from course_lib.gauges.allocated import recompute_layers, saved_bytes
     from course_lib.gauges.flight import first_difference, flight_calls, with_named_groups, write_for_torchfrtrace
     from course_lib.gauges.own_work import Straggler, stragglers
+    from course_lib.gauges.run_log import Alarm, LoggedStep, alarms, read_run
     from course_lib.gauges.track import track_step
 else:
     __getattr__, __dir__ = listed_names(__name__)

@@ -119,6 +119,24 @@ def test_a_job_whose_node_dies_is_requeued_and_goes_on_from_its_checkpoint(clust
     assert steps(shared_folder, "killed") == steps(shared_folder, "by_torchrun")
 
 
+def test_preflight_looks_at_both_nodes_by_srun(cluster, tmp_path):
+    words = [
+        "srun",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "python",
+        "-m",
+        "course_lib",
+        "preflight",
+        f"folder={tmp_path}",
+    ]
+    ran = cluster.run(*words, folder=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "hosts       node1 (ranks 0, 1), node2 (ranks 2, 3)" in ran.stdout
+    assert f"ok     folder      {tmp_path}: every rank found the files of all 4" in ran.stdout
+    assert "look   interfaces  ranks 0-3: node1 takes its own name for 127.0.0.1" in ran.stdout  # one machine is both
+
+
 def test_a_killed_rank_costs_no_place_in_the_queue(cluster, whole, shared_folder):
     """torchrun on both nodes starts all ranks again, though only one of the two has seen one die by a signal."""
     job = submitted(cluster, shared_folder, "restarted", script(*JOB, "out=restarted"))
