@@ -32,7 +32,7 @@ class Trace(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TracedStep:
     """What is in a trace: which collectives, and whether things run at the same time that one might take for one."""
 
     text: str

@@ -12,7 +12,7 @@ from course_lib.checks.kit.asked import asked_exercise
 from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.traces import Event, length, union, without
-from course_lib.checks.module_12.traced import COLLECTIVE, Step, Trace
+from course_lib.checks.module_12.traced import COLLECTIVE, TracedStep, Trace
 from course_lib.verify.numbers import number_of
 
 _KIND = re.compile(COLLECTIVE + r"([A-Za-z]+)")
@@ -117,16 +117,19 @@ _UNCOVERED = asked_exercise(
     levels={
         "plain": Level(
             points=2,
-            cases=(Step(text="a step of FSDP", kinds=_FSDP), Step(text="a step of DDP", kinds=("AllReduce",))),
+            cases=(
+                TracedStep(text="a step of FSDP", kinds=_FSDP),
+                TracedStep(text="a step of DDP", kinds=("AllReduce",)),
+            ),
             praise="the collective that takes longest is hidden, and a short one costs the most",
         ),
         "streams": Level(
             points=2,
             again=True,
             cases=(
-                Step(text="two streams that compute", kinds=_FSDP, beside=True),
-                Step(text="two collectives at once", kinds=_FSDP, beside=True, together=True),
-                Step(text="a pipeline, too", kinds=("AllGather", "SendRecv"), together=True),
+                TracedStep(text="two streams that compute", kinds=_FSDP, beside=True),
+                TracedStep(text="two collectives at once", kinds=_FSDP, beside=True, together=True),
+                TracedStep(text="a pipeline, too", kinds=("AllGather", "SendRecv"), together=True),
             ),
             praise="and where streams overlap, each microsecond counts once",
         ),
