@@ -110,7 +110,7 @@ def test_a_job_whose_node_dies_is_requeued_and_goes_on_from_its_checkpoint(clust
     job = submitted(cluster, shared_folder, "killed", script(*JOB, "out=killed"))
     cluster.wait_for(lambda: step_folders.latest(shared_folder / "killed") is not None, DONE_S)
     cluster.kill_node("node2")
-    cluster.wait_for(lambda: state(cluster, job) == "PENDING")
+    cluster.wait_for(lambda: state(cluster, job) == "PENDING", DONE_S)  # Slurm asks a node twice before it is dead
     cluster.wait_for_nodes(2)
     cluster.run("scontrol", "update", f"jobid={job}", "StartTime=now")  # instead of the two minutes that it waits
     log = wait_for(cluster, shared_folder, job, "killed")
@@ -159,7 +159,8 @@ def ranks_of(job, number):
 
 
 def test_a_job_whose_time_is_up_writes_a_checkpoint_and_queues_again(cluster, whole, shared_folder):
-    text = script(*JOB, "out=in_time", "steps=1000000", "checkpoint_every=null")
+    endless = [word for word in JOB if not word.startswith(("steps", "checkpoint"))]
+    text = script(*endless, "out=in_time", "steps=1000000", "checkpoint_every=null")
     started = time.monotonic()
     job = submitted(cluster, shared_folder, "in_time", text)
     metrics = shared_folder / "in_time" / "metrics.jsonl"
