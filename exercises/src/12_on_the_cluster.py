@@ -168,7 +168,8 @@ check("12.2", bandwidths, seed=GRADE_SEED)
 #  "input_sizes": [[1024]],
 #  "retired": False,                     whether it has come back
 #  "state": "scheduled",                 over gloo it is never anything else
-#  "frames": [{"filename": "/.../site-packages/torch/...", "line": 3245, "name": "all_reduce"}, ...], ...}
+#  "frames": [{"filename": "/.../site-packages/torch/...", "line": 3245, ...},
+#             {"filename": "/home/ada/run/model.py", "line": 57, ...}, ...]}
 # ```
 #
 # `frames` is the stack, the innermost call first: some lines of torch, then your own files. A rank's recorder is a ring buffer and keeps
@@ -242,13 +243,17 @@ check("12.3", find_stray)
 # later, in **streams**. What counts is what the GPU did. A collective of NCCL is a kernel as well, and it costs a step nothing as long as
 # another stream computes. The rest of it is **exposed communication**.
 #
-# Here are four lines of such a trace, as they stand under `traceEvents`. Times are in microseconds:
+# Here are four events of such a trace, as they stand under `traceEvents`. Times are in microseconds:
 #
 # ```text
-# {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ts": 5000100.0, "dur": 1104.2, "tid": 20, ...}
-# {"ph": "X", "cat": "kernel", "name": "nvjet_tst_128x256_64x4_TNT", "ts": 5000060.0, "dur": 540.5, "tid": 7, ...}
-# {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 5000040.0, "dur": 1194.2, "tid": 1, ...}
-# {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 5001120.3, "dur": 20, "tid": 7, ...}
+# {"ph": "X", "cat": "kernel", "tid": 20, "ts": 5000100.0, "dur": 1104.2,
+#  "name": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", ...}
+# {"ph": "X", "cat": "kernel", "tid": 7, "ts": 5000060.0, "dur": 540.5,
+#  "name": "nvjet_tst_128x256_64x4_TNT", ...}
+# {"ph": "X", "cat": "cpu_op", "tid": 1, "ts": 5000040.0, "dur": 1194.2,
+#  "name": "aten::mm", ...}
+# {"ph": "X", "cat": "gpu_memcpy", "tid": 7, "ts": 5001120.3, "dur": 20,
+#  "name": "Memcpy HtoD (Pinned -> Device)", ...}
 # ```
 
 # %% [markdown]
@@ -300,12 +305,12 @@ check("12.4", exposed)
 # A run writes a line of JSON for each event, and all ranks write into the same file. Here are some lines of one:
 #
 # ```text
-# {"t": 1700000012.4, "event": "start", "rank": 0, "resumed_at": 0}
-# {"t": 1700000041.0, "event": "step", "rank": 1, "step": 1, "step_s": 9.8113, "tokens": 262144, "loss": 9.9}
-# {"t": 1700000041.0, "event": "step", "rank": 0, "step": 1, "step_s": 9.7020, "tokens": 262144, "loss": 9.9}
-# {"t": 1700000071.9, "event": "checkpoint", "step": 5, "seconds": 3.1}
-# {"t": 1700000098.2, "event": "st
-# {"t": 1700000131.7, "event": "start", "rank": 0, "resumed_at": 5}
+# {"t": 1012.4, "event": "start", "rank": 0, "resumed_at": 0}
+# {"t": 1041.0, "event": "step", "rank": 1, "step": 1, "step_s": 9.81, "tokens": 262144}
+# {"t": 1041.0, "event": "step", "rank": 0, "step": 1, "step_s": 9.70, "tokens": 262144}
+# {"t": 1071.9, "event": "checkpoint", "step": 5, "seconds": 3.1}
+# {"t": 1098.2, "event": "st
+# {"t": 1131.7, "event": "start", "rank": 0, "resumed_at": 5}
 # ```
 #
 # In the fifth line the run was killed. It went on from its last checkpoint, so the steps after 5 stand there twice: they were made, lost,
@@ -702,8 +707,8 @@ check("12.8", watchdog)
 #
 # *Find the bug · medium · core · 30 minutes.* **You learn** to find by tools why a run stands still, before you read its code.
 #
-# A colleague writes: "For months it ran under DDP. Since I use `fully_shard` it stands still, always after the second step. The GPUs show
-# all work, there is no error, and the loss was fine." Here is the script.
+# A colleague writes: "For months it ran under DDP. Since I use `fully_shard` it stands still, always after the second step. The GPUs are
+# busy, there is no error, and the loss was fine." Here is the script.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-evaluates", "locked": true, "schema_version": 3, "solution": false, "task": false}

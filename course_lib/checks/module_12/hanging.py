@@ -154,7 +154,6 @@ _HANGING = asked_exercise(
         ),
         "odd": Level(
             points=2,
-            again=True,
             cases=(
                 Hang(text="another operation", kind="operation"),
                 Hang(text="another size", kind="size"),
