@@ -169,7 +169,7 @@ check("12.2", bandwidths, seed=GRADE_SEED)
 #  "retired": False,                     whether it has come back
 #  "state": "scheduled",                 over gloo it is never anything else
 #  "frames": [{"filename": "/.../site-packages/torch/...", "line": 3245, ...},
-#             {"filename": "/home/ada/run/model.py", "line": 57, ...}, ...]}
+#             {"filename": "/project/run/model.py", "line": 57, ...}, ...]}
 # ```
 #
 # `frames` is the stack, the innermost call first: some lines of torch, then your own files. A rank's recorder is a ring buffer and keeps

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _TORCH = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-_HOME, _MAIN = "/home/ada/run", "train.py"
+_HOME, _MAIN = "/project/run", "train.py"
 _DESCRIPTIONS = {"all": "default_pg", "tp": "mesh_tp", "dp": "mesh_dp"}
 _OTHERS = {"all_reduce": "all_gather", "all_gather": "all_reduce"}
 _Key = tuple[str, int]  # a group's name, and which of its calls
