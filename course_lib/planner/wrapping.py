@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from course_lib.config import ModelConfig
 from course_lib.costs.comm.sharding import sharding_rows, sharding_step
 from course_lib.costs.model.step_memory import NumberBytes, UnitActivations, peak, step_memory
@@ -19,8 +21,8 @@ from course_lib.sim.machine import machine_of
 from course_lib.sim.policies import Policies
 from course_lib.sim.simulate import step_times
 
-STRATEGIES: tuple[DataParallel, ...] = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD")
-SIZE_BASED = 100_000_000  # parameters that make a unit, where PyTorch's policy is given no number
+_STRATEGIES: tuple[DataParallel, ...] = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD")
+_SIZE_BASED = 100_000_000  # parameters that make a unit, where PyTorch's policy is given no number
 _FP32, _NOTHING = 4, 10**18  # a size that no module has: then all of the model is the root's
 
 
@@ -51,14 +53,14 @@ def olmo_wrappings(model: ModelConfig, group: int = 4) -> dict[str, tuple[UnitSh
         "by_block": decoder_units(model),
         "by_block_and_size": decoder_units(model, "by_block_and_size"),
         "by_block_group": decoder_units(model, "by_block_group", group),
-        "size_based": decoder_units(model, "size_based", SIZE_BASED),
+        "size_based": decoder_units(model, "size_based", _SIZE_BASED),
     }
 
 
 def wrapping_rows(
     job: Job,
     wrappings: Mapping[str, Sequence[UnitShapes]],
-    strategies: Sequence[DataParallel] = STRATEGIES,
+    strategies: Sequence[DataParallel] = _STRATEGIES,
     shards: int = 2,
 ) -> list[WrappingRow]:
     """All pairs, for a job that has data parallelism alone; `shards` are HYBRID_SHARD's.
@@ -124,9 +126,10 @@ def _memory(job: Job, units: Sequence[UnitShapes], strategy: DataParallel, shard
 def _compute_s(job: Job) -> float:
     """A rank's own work of a step, with the constants of the device and the software."""
     policy = Policies(
-        micro_batch=[job.sequences],
+        micro_batch=np.array([job.sequences]),
         n_microbatches=job.n_microbatches,
         sequence=job.sequence,
         recompute=RECOMPUTE.index(job.recompute),
     )
-    return float(step_times(job.model, rates_of(machine_of(job.cluster), job.software), policy).total[0])
+    times = step_times(job.model, rates_of(machine_of(job.cluster), job.software), policy)
+    return float(np.asarray(times.total).item())

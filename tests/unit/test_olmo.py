@@ -52,10 +52,11 @@ def test_a_loss_that_is_off_and_a_run_without_an_end_are_told():
 def told(monkeypatch):
     """A program in torchrun's place."""
 
+    start = subprocess.Popen
+    monkeypatch.setattr(runs, "environment_for", lambda pins: None)
+    monkeypatch.setattr(runs, "python_of", lambda environment: "bash")
+
     def run(text):
-        monkeypatch.setattr(runs, "environment_for", lambda pins: None)
-        monkeypatch.setattr(runs, "python_of", lambda environment: "bash")
-        start = subprocess.Popen
         monkeypatch.setattr(subprocess, "Popen", lambda command, **options: start(["bash", "-c", text], **options))
 
     return run

@@ -24,7 +24,7 @@ RESULTS = ROOT / "course_lib/presets/wild/scripts.yaml"
 WAYS = ("released", "mended")
 LIMIT_S = 90
 FINE = "fine: "  # how the line begins that says that nothing is wrong
-_WORDS = 160  # characters of an error that are kept
+_WORDS = 160  # characters that are kept of an error's first sentence
 _PLACE = re.compile(r"\[[^\]\n]*\.(?:cc|cpp|h):\d+\] ?|\[rank\d+\]: ?")  # where it was said, which is not what was said
 _COMPLAINT = re.compile(r"^ *(.*(?:what\(\):|(?<!ChildFailed)Error:|failed with).*)$", re.MULTILINE)
 
@@ -96,7 +96,9 @@ def ended(code: int, out: str, err: str, seconds: int) -> Ended:
     if code == 0 and fine:
         return Ended(fine=True, said=fine[-1], seconds=seconds)
     said = [*_COMPLAINT.findall(_PLACE.sub("", err)), *out.splitlines()]
-    return Ended(fine=False, said=said[-1].strip()[:_WORDS] if said else f"exit status {code}", seconds=seconds)
+    return Ended(
+        fine=False, said=said[-1].partition(". ")[0][:_WORDS] if said else f"exit status {code}", seconds=seconds
+    )
 
 
 def row(as_released: Ended, mended: Ended, today: str) -> dict[str, Any]:

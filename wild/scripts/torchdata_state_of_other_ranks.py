@@ -53,10 +53,9 @@ def main(way, folder):
         first, states = by_states(2)
         seen = first + by_states(4, states)[0]
     lost = ROWS - len(set(seen))
-    print(
-        f"fine: all {ROWS} rows, each once" if len(seen) == ROWS and not lost else f"{lost} of {ROWS} rows never seen"
-    )
-    return lost > 0
+    is_fine = len(seen) == ROWS and not lost
+    print(f"fine: all {ROWS} rows, each once" if is_fine else f"{lost} of {ROWS} rows never seen")
+    return not is_fine
 
 
 if __name__ == "__main__":
