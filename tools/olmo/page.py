@@ -14,7 +14,7 @@ HEAD = """# OLMo's own packages on CPUs
 
 `make olmo` installs `ai2-olmo-core` and `ai2-olmo`, each with exact pins in an environment of its own, runs what stands
 here, and writes this page anew. Everything goes over gloo on CPUs, so that seconds are of the whole command, most of
-them of its start. `make olmo YAML="1b.yaml 7b.yaml"` reads the workshop's own files, if you have them.
+them of its start. `make olmo YAML="1b.yaml 7b.yaml"` reads the workshop's own files beside ours, if you have them.
 """
 _TRAINED = """
 ## OLMo-core trains its smallest OLMo 2
@@ -33,8 +33,9 @@ _READ = """
 ## The classic package reads the workshop's settings
 
 Units at full size, with nothing computed; groups have four blocks. `size_based` is PyTorch's own policy, which makes
-a unit of what has 100 million parameters. A tiny model of the same settings has one loss after a step on two ranks
-under all policies and {strategies}, {apart:.0e} apart at most.
+a unit of what has 100 million parameters: of 7B these are its blocks and both matrices of the vocabulary, of 1B
+nothing. A tiny model of the same settings has one loss after a step on two ranks under all policies and
+{strategies}, {apart:.0e} apart at most.
 """
 
 

@@ -1,6 +1,6 @@
 """What `ai2-olmo` makes of the workshop's settings: FSDP's units for each policy, and one loss under all of them.
 
-`units.py FILE…`, in that package's environment; the last line is JSON. Without a file it reads the one beside it.
+`units.py FILE…`, in that package's environment; the last line is JSON. It reads the settings beside it, then the files.
 """
 
 import json
@@ -35,12 +35,9 @@ class Unit(nn.Module):
 
 def main(files):
     """Count at full size, then compute on a tiny one."""
-    configs = {Path(file).name: TrainConfig.load(file, ["evaluators=[]"]) for file in files}
-    if not configs:
-        configs = {
-            "1B": changed(TrainConfig.load(OURS, ["distributed_strategy=ddp"]), _1B),
-            "7B": TrainConfig.load(OURS),
-        }
+    small = changed(TrainConfig.load(OURS, ["distributed_strategy=ddp"]), _1B)
+    configs = {"1B": small, "7B": TrainConfig.load(OURS)}
+    configs |= {Path(file).name: TrainConfig.load(file, ["evaluators=[]"]) for file in files}
     told = {name: told_by(config) for name, config in configs.items()}
     losses = losses_of(changed(TrainConfig.load(OURS), {**_TINY, "init_device": "cpu"}).model)
     if dist.get_rank() == 0:
