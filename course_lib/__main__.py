@@ -2,7 +2,10 @@
 
 import sys
 
-from course_lib.cli.main import main
+from course_lib.cli import time_is_up
 
 if __name__ == "__main__":
+    time_is_up.listen()
+    from course_lib.cli.main import main  # whose imports take seconds
+
     sys.exit(main())

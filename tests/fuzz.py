@@ -20,7 +20,16 @@ from unittest.mock import patch
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from course_lib.cli import calibrate, plan_config, slurm_config, sweep_config, train_config, train_run, verify
+from course_lib.cli import (
+    calibrate,
+    plan_config,
+    preflight,
+    slurm_config,
+    sweep_config,
+    train_config,
+    train_run,
+    verify,
+)
 from course_lib.cli.main import main
 from course_lib.config import ModelConfig
 from course_lib.hardware import ClusterSpec, Device, Link
@@ -52,6 +61,8 @@ BASES = {  # by command: what is asked for besides, and what is drawn
     "slurm": (["model=tiny_llama"], [*_RUN, *slurm_config.OPTIONS, "job"]),
     "predict": (["runs=runs.json", "out=runs.csv"], ["runs", "out", "calibrate"]),
     "calibrate": ([], ["out"]),
+    "preflight": ([], ["ranks", "folder", "cluster"]),
+    "watch": (["runs.json"], ["once"]),
     "verify": (["json:dumps", "json:loads"], ["ranks", "batches", "dtype", "out"]),
 }
 BASES["sweep"][1].extend([*_fields(Device, "device"), "+device.x"])
@@ -86,6 +97,7 @@ def reading_alone() -> Iterator[None]:
         stack.enter_context(patch.object(train_run, "make_batches", stop))
         stack.enter_context(patch.object(calibrate, "calibrate", stop))
         stack.enter_context(patch.object(verify, "assert_parallel_equals", stop))
+        stack.enter_context(patch.object(preflight, "run_ranks", stop))
         yield
 
 

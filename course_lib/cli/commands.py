@@ -50,6 +50,17 @@ PREDICT = (
     ),
 )
 CALIBRATE = (Group("files", (Setting("out", None, "other", "a folder for constants.json and errors.csv", "08"),)),)
+PREFLIGHT = (
+    Group(
+        "what is looked at",
+        (
+            Setting("ranks", 4, "positive", "of this machine; torchrun and srun have them already", "12"),
+            Setting("folder", None, "other", "that all ranks should see, as the one for checkpoints", "12"),
+            Setting("cluster", None, "preset", "whose wires busbw is held against", "12", presets.names("cluster")),
+        ),
+    ),
+)
+WATCH = (Group("how", (Setting("once", False, "switch", "draw it as it is now, and end", "12", ("true", "false")),)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +112,19 @@ COMMANDS = {
         own=SLURM,
         shared=TRAIN,
         example="course slurm job=olmo_7b_fsdp time=04:00:00 > olmo_7b_fsdp.sh",
+    ),
+    "preflight": Command(
+        about="look at the ranks of this machine or of an allocation before anybody trains on them",
+        runs="preflight:preflight_command",
+        own=PREFLIGHT,
+        example="course preflight ranks=4 folder=runs",
+    ),
+    "watch": Command(
+        about="draw a run in the terminal while it trains, and say what asks for a look",
+        runs="watch:watch_command",
+        own=WATCH,
+        words="FOLDER [once=true]",
+        example="course watch my_run once=true",
     ),
     "verify": Command(
         about="prove that a trainer of yours computes on ranks what it computes on one device, or say what it does",

@@ -88,7 +88,7 @@ def _check(command: str, setting: Setting, value: Any) -> None:
             require_whole(command, name, one)
     elif setting.kind == "switch":
         if type(value) is not bool:
-            refuse(command, f"{name}={value!r}", "layers do, or they do not", f"give {name}=true or false")
+            refuse(command, f"{name}={value!r}", f"{name} is a switch", f"give {name}=true or false")
     elif setting.kind in ("word", "choice"):
         require_word(command, name, value)
         if setting.kind == "choice" and value not in setting.choices:

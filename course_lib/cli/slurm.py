@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from course_lib.cli import train_config
+from course_lib.cli import train_config, train_folder
 from course_lib.cli.slurm_config import COMMAND, OPTIONS, Job, read_job
 
+_NOTICE_S, _LEAVE_S = 120, 100  # a long step and a checkpoint fit in, and the ranks end before Slurm ends them
+_RESTARTS = 3
 _FIRST_PORT, _PORTS = 10_000, 20_000  # below them are the system's, above those that Linux lends to connections
 
 
@@ -21,8 +23,12 @@ def slurm_command(overrides: Sequence[str]) -> int:
 
 
 def _script(job: Job) -> str:
-    """One task on each node starts the node's ranks; they find each other at the first node."""
-    return "\n".join([*_header(job), *_options(job), "", *_meeting(), "", *_launch(job), ""])
+    """One task on each node starts the node's ranks; they find each other at the first node.
+
+    A run without a folder has nothing to go on from, so it is not told that its time is up.
+    """
+    parts = [[*_header(job), *_options(job)], _meeting(), _launch(job), _ending(job)]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def _header(job: Job) -> Iterator[str]:
@@ -41,6 +47,8 @@ def _options(job: Job) -> Iterator[str]:
         if job.values[name] is not None:
             yield f"#SBATCH --{name.replace('_', '-')}={job.values[name]}"
     yield "#SBATCH --ntasks-per-node=1    # one torchrun, which starts a rank for each GPU"
+    if job.run.out is not None:
+        yield f"#SBATCH --signal=USR1@{_NOTICE_S}      # to torchrun, so many seconds before the limit"
     yield "#SBATCH --requeue              # after a node's failure; the run goes on from its last checkpoint"
     yield "#SBATCH --open-mode=append"
     yield "#SBATCH --output=%x-%j.out"
@@ -53,14 +61,29 @@ def _meeting() -> Iterator[str]:
 
 
 def _launch(job: Job) -> Iterator[str]:
-    """The command over several lines."""
+    """The command over several lines; its status is for the last line of the script."""
+    yield f"# If a rank dies, torchrun starts all again, {_RESTARTS} times at most; it hands signals on to them."
+    yield "status=0"
     cpus = [] if job.values["cpus_per_task"] is None else ['--cpus-per-task="$SLURM_CPUS_PER_TASK"']
     words = [
         " ".join(["srun", "--kill-on-bad-exit=1", *cpus, "torchrun"]),
         f'--nnodes="$SLURM_NNODES" --nproc-per-node={job.values["gpus_per_node"]}',
         '--rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$first_node:$port"',
+        f"--max-restarts={_RESTARTS} --signals-to-handle=SIGTERM,SIGINT,SIGUSR1 --shutdown-timeout={_LEAVE_S}",
         f"-m course_lib {train_config.COMMAND}",
         *map(shlex.quote, job.run.overrides),
     ]
     yield from (f"{'    ' * (number > 0)}{word} \\" for number, word in enumerate(words[:-1]))
-    yield f"    {words[-1]}"
+    yield f"    {words[-1]} || status=$?"
+
+
+def _ending(job: Job) -> Iterator[str]:
+    """Into the queue again, if nothing but time was missing."""
+    if job.run.out is not None:
+        file = shlex.quote(f"{job.run.values['out']}/{train_folder.TIME_IS_UP}")
+        yield "# torchrun ends with 1 for a rank that failed and for a time that is up. Only then is this file there."
+        yield f"if [ -e {file} ]; then"
+        yield f"    rm {file}"
+        yield '    scontrol requeue "$SLURM_JOB_ID"  # which ends this script; the run goes on from its checkpoint'
+        yield "fi"
+    yield 'exit "$status"'

@@ -50,14 +50,14 @@ def _train_here(overrides: Sequence[str], interrupt: Interrupt) -> int:
             else:
                 steps = _on_pool(run, batches, choice.device.type, interrupt)
             if len(steps) < run.steps:
-                raise KeyboardInterrupt
+                raise train_folder.broken_off(run, interrupt.time_is_up)
             print(train_folder.finish(run, steps))
         except (ValueError, OSError, RuntimeError) as error:
             kept = train_folder.kept(run, can_resume=not train_run.could_not_resume(error))
             print(f"{train_run.failure_line(error)}{kept}", file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(train_folder.kept(run)) from None
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(str(stop) or train_folder.kept(run)) from None
     return 0
 
 

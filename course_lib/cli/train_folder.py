@@ -27,6 +27,7 @@ from course_lib.training.checkpoint import replaced
 from course_lib.training.loop import Step
 
 _CONFIG = "config.yaml"
+TIME_IS_UP = "TIME_IS_UP"
 _FREE = tuple(setting.name for setting in every(TRAIN) if setting.free)
 
 
@@ -49,6 +50,7 @@ def taken(run: TrainRun) -> Iterator[None]:
         _lock(descriptor, run.out)
         _check(run, run.out)
         try:
+            (run.out / TIME_IS_UP).unlink(missing_ok=True)
             _write(run.out / _CONFIG, run.as_yaml())
             yield
         finally:
@@ -142,6 +144,17 @@ def going_on(run: TrainRun) -> str:
     """A line for a run that is not at its beginning."""
     done = _last_step(run.out)
     return f"\ngoes on after step {done} of {run.steps}, from {run.out}" if done else ""
+
+
+def broken_off(run: TrainRun, time_is_up: bool) -> KeyboardInterrupt:
+    """What a run ends with that was asked to stop.
+
+    If it was because its job's time is up, a file says so to the job, which cannot tell it by a status: torchrun ends
+    with 1 in every case. Any rank that has heard the signal may write it, since all have ended their last checkpoint.
+    """
+    if time_is_up and run.out is not None:
+        (run.out / TIME_IS_UP).touch()
+    return KeyboardInterrupt(kept(run))
 
 
 def kept(run: TrainRun, *, can_resume: bool = True) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,9 @@ from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time
 from course_lib.training import folder_check, series
+from course_lib.training.after_step import told_by_all
 from course_lib.training.batches import Batches
-from course_lib.training.cadence import Cadence, any_asks
+from course_lib.training.cadence import Cadence
 from course_lib.training.loop import Step, tokens_of, train
 from course_lib.training.pretrained import Pretrained
 from course_lib.training.techniques import replicate, stages
@@ -193,6 +194,10 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Cal
         cadence = Cadence(run.every, trainer.local.everyone, len(steps))
         with _writer(run, trainer) as writer:
             for step in train(trainer, batches, run.steps, done=len(steps), rate=run.rate):
+                stops = False
+                if writer is not None:
+                    stops, own_s = told_by_all(asked(), step.own_s, trainer.local.everyone)
+                    step = replace(step, own_s=own_s)
                 steps.append(step)
                 longest_s = max(longest_s, step.seconds)
                 more_time(max(STEP_S, _LONGEST_STEPS * longest_s))
@@ -203,7 +208,6 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Cal
                     print(f"{start}{metrics.progress(step)}", end=end, flush=True)
                 if writer is None or step.number == run.steps:
                     continue
-                stops = any_asks(asked, trainer.local.everyone)
                 if stops or cadence.is_due(step.number):
                     writer.save_step(step.number, [asdict(step) for step in steps])
                 if stops:
@@ -216,7 +220,9 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Cal
 
 def _writer(run: TrainRun, trainer: Trainer) -> AbstractContextManager[series.Background | None]:
     """What writes the run's checkpoints, if it has a folder for them."""
-    return nullcontext() if run.out is None else series.Background(trainer, run.out)
+    if run.out is None:
+        return nullcontext()
+    return series.Background(trainer, run.out, keep=run.values["keep_checkpoints"])
 
 
 def begun(run: TrainRun, device: torch.device) -> tuple[Trainer, list[Step]]:

@@ -82,6 +82,7 @@ RESULTS = Group(
     (
         Setting("out", None, "other", "a folder for losses, configuration and checkpoints", "03", free=True),
         Setting("checkpoint_every", "10min", "other", "so many steps, or minutes; null: at the end", "03", free=True),
+        Setting("keep_checkpoints", 2, "positive", "so many stay; the ones before them are removed", "03", free=True),
     ),
 )
 TRAIN = (RANKS, SHARDING, PIPELINE, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)

@@ -24,6 +24,7 @@ from course_lib.ranks.devices import Choice
 from course_lib.training.batches import Batches
 
 _INTERRUPTED = 130  # a shell's status of a command that Ctrl-C ended
+_ANEW = "\nbegins anew"
 _MEET_S = 5.0  # how long a rank that failed waits for the others
 T = TypeVar("T")
 
@@ -60,22 +61,30 @@ def _attempt(overrides: Sequence[str], choice: Choice, interrupt: Interrupt) -> 
         try:
             if first:
                 heading = train_run.heading(run, batches, choice)
-                print(f"{choice.notice}{heading}{train_folder.going_on(run)}", flush=True)
+                print(f"{choice.notice}{heading}{_going_on(run)}", flush=True)
             asks = interrupt.asks(lambda: None, speaks=first, again=False) if run.out is not None else nullcontext()
             with asks:
                 steps = train_run.work(run, batches, choice, sys.stdout.isatty(), lambda: interrupt.asked)
             if len(steps) < run.steps:
-                raise KeyboardInterrupt
+                raise train_folder.broken_off(run, interrupt.time_is_up)
             if first:
                 print(train_folder.finish(run, steps), flush=True)
         except (ValueError, OSError, RuntimeError) as error:
             if interrupt.heard:  # another rank's end was noticed first, or Python dropped the exception
                 raise KeyboardInterrupt(train_folder.kept(run)) from None
+            interrupt.heard = True  # torchrun ends the ranks that a dead one has left, but not before they say why
             kept = train_folder.kept(run, can_resume=not train_run.could_not_resume(error))
             return 1, f"{train_run.failure_line(error)}{kept}"
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(train_folder.kept(run)) from None
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(str(stop) or train_folder.kept(run)) from None
     return 0, ""
+
+
+def _going_on(run: TrainRun) -> str:
+    """A line for a run that is not at its beginning, or that torchrun has started before."""
+    where = train_folder.going_on(run)
+    restarts, most = (int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return f"{where or _ANEW}; torchrun's attempt {restarts + 1} of {most + 1}" if restarts else where
 
 
 def _prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[TrainRun, Batches]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.errors import four_parts
-from course_lib.ranks import switch
+from course_lib.ranks import meeting, switch
 from course_lib.ranks.home import Home
 
 
@@ -79,9 +79,17 @@ def take(choice: Choice) -> None:
 
 
 def join_torchrun(choice: Choice) -> None:
-    """Join the group that torchrun's variables describe, on the device that was chosen."""
+    """Join the group that torchrun's variables describe, on the device that was chosen.
+
+    Raises: TimeoutError if not all ranks come.
+    """
     take(choice)
-    dist.init_process_group(choice.backend)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = meeting.store_of_attempt(rank, world_size)
+    if store is None:
+        dist.init_process_group(choice.backend)
+    else:
+        dist.init_process_group(choice.backend, store=store, rank=rank, world_size=world_size)
 
 
 def local_place() -> tuple[int, int]:

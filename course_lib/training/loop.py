@@ -31,6 +31,7 @@ class Step:
     learning_rate: float
     norm: float  # of all gradients, before they were clipped
     memory_bytes: int  # the most so far, by `_peak_memory`
+    own_s: tuple[float, ...] = ()  # of this rank's own work; of all ranks', once they have told each other
 
     @property
     def tokens_per_s(self) -> float:
@@ -49,10 +50,11 @@ def train(
     """
     device = next(trainer.model.parameters()).device
     for number in range(done, steps):
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         if rate is not None:
             trainer.set_learning_rate(rate.of(number + 1))
         inputs, targets = batches.batch(number)
+        waited = (time.perf_counter() - started) - (time.process_time() - worked)
         loss = trainer.step((inputs.to(device), targets.to(device)))
         yield Step(
             number=number + 1,
@@ -62,7 +64,17 @@ def train(
             learning_rate=trainer.options["lr"],
             norm=trainer.norm,
             memory_bytes=_peak_memory(device),
+            own_s=_own_seconds(device, worked, waited),
         )
+
+
+def _own_seconds(device: torch.device, worked: float, waited: float) -> tuple[float, ...]:
+    """Seconds that the processor spent on this step since `worked`, and those in which the step `waited` for its data.
+
+    Who waits for another rank over gloo sleeps, which takes no processor's time, so a slow rank has more than others.
+    A rank that is slow because it sleeps itself is not seen; on a GPU nothing is, for waiting for it looks like work.
+    """
+    return () if device.type == "cuda" else (time.process_time() - worked + max(waited, 0.0),)
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -12,6 +12,7 @@ from course_lib.ranks import server
 server.preload(
     "pytest",
     "tools.pretended.ranks",
+    "course_lib.cli.preflight",
     "course_lib.cli.train",
     "course_lib.costs.comm.sharding",
     "course_lib.training.sharded_checkpoint",

@@ -6,6 +6,7 @@ by torchrun, every script meets at a store of its own, and ranks may be left out
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import runpy
@@ -72,6 +73,12 @@ class Run:
             self.statuses |= {rank: rank.recv() for rank in ended}
         return [self.statuses.get(rank) for rank in self.pids]
 
+    def say_where(self):
+        """Let each that still runs write to `err` where it is; its interpreter need not answer for that."""
+        for rank in self.pids.keys() - self.statuses.keys():
+            os.kill(self.pids[rank], signal.SIGUSR1)
+        time.sleep(1)
+
     def kill(self):
         """End all that still run, at once."""
         running = self.pids.keys() - self.statuses.keys()
@@ -121,6 +128,7 @@ def run(argv, cwd, variables):
     os.environ.update(variables)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), number)
+    faulthandler.register(signal.SIGUSR1)
     sys.argv = list(argv)
     sys.path[0] = str(Path(argv[0]).parent)
     runpy.run_path(argv[0], run_name="__main__")

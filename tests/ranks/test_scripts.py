@@ -26,7 +26,8 @@ from tools.paths import ROOT
 SCRIPTS = sorted((ROOT / "notebooks/scripts").glob("*.py"))
 COLLECTIVES = ROOT / "notebooks/scripts/02_collectives.py"
 FINE_TUNING = ROOT / "notebooks/scripts/07_llama_or_olmo.py"  # it reads and writes models
-STAGES = [path for path in SCRIPTS if path not in (COLLECTIVES, FINE_TUNING)]
+STANDS_STILL = ROOT / "notebooks/scripts/12_stands_still.py"  # it never ends
+STAGES = [path for path in SCRIPTS if path not in (COLLECTIVES, FINE_TUNING, STANDS_STILL)]
 ALONE, *ON_RANKS, RESUMING = STAGES
 LINES = {COLLECTIVES: 60, FINE_TUNING: 122}
 STEP = re.compile(r"step (\d+): loss ([\d.]+), gradients of length ([\d.]+)")
@@ -79,6 +80,8 @@ def ran(ready, script, *args, cwd, **variables):
     """What it printed, and nothing on stderr."""
     with ready.started(script, *args, cwd=cwd, **variables) as run:
         statuses = run.wait(400)
+        if None in statuses:  # it hangs, maybe once in hundreds of runs: do not let it go without a trace
+            run.say_where()
     assert (set(statuses), (cwd / "err").read_text()) == ({0}, "")
     return (cwd / "out").read_text()
 

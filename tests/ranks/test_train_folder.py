@@ -37,6 +37,12 @@ def test_two_checkpoints_stay(folder):
     assert names(folder) == ["LATEST", "config.yaml", "metrics.jsonl", "step-2", "step-3"]
 
 
+def test_as_many_stay_as_are_asked_for(folder):
+    assert on(folder, "keep_checkpoints=3") == 0
+    assert [name for name in names(folder) if name.startswith("step")] == ["step-3", "step-4", "step-5"]
+    assert on(folder, "keep_checkpoints=1", "steps=6") == 0 and "step-5" not in names(folder)
+
+
 @pytest.mark.parametrize("copy", ["step-2.bak", "step-2-best", "step-02", "step-1x", "step-", "best"])
 def test_a_copy_of_a_checkpoint_stays(folder, copy):
     shutil.copytree(folder / "step-2", folder / copy)

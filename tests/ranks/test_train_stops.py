@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: a run writes a checkpoint after its step, and the same command goes on as if nothing had been."""
+"""Ctrl-C, SIGTERM, SIGUSR1: a run writes a checkpoint after its step, and the same command goes on from there.
+
+Of a rank that is killed torchrun makes a new attempt, which does the same without a command.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from course_lib.training import step_folders
@@ -21,6 +26,10 @@ STARTED = {
     "one device": (["-m", "course_lib"], []),
     "ranks of its own": (["-m", "course_lib"], ["dp=2"]),
     "torchrun": (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "course_lib"], ["dp=2"]),
+    "torchrun, twice": (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "course_lib"],
+        ["dp=2"],
+    ),
     "pieces": (["-m", "course_lib"], ["dp=2", "zero_stage=3"]),
 }
 
@@ -95,6 +104,46 @@ def test_before_its_first_checkpoint_too_it_is_written_and_gone_on_from(tmp_path
     assert again.returncode == 0, errors
     assert f"goes on after step {kept[1]} of {STEPS}" in output
     assert losses(parts) == whole(how)
+
+
+def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_no_command(tmp_path, whole):
+    """torchrun ends the others, starts all again at the store that it has kept, and they meet there all the same."""
+    folder = tmp_path / "run"
+    run = start("torchrun, twice", folder, "checkpoint_every=10")
+    when_a_step_is_done(run, folder, steps=1)
+    (last,) = (rank for rank in psutil.Process(run.pid).children() if rank.environ().get("RANK") == "1")
+    while step_folders.latest(folder) is None and run.poll() is None:
+        time.sleep(0.01)
+    last.kill()
+    output, errors = ended(run)
+    assert run.returncode == 0, errors
+    assert re.search(rf"\ngoes on after step [123]0 of {STEPS}, from .*; torchrun's attempt 2 of 2\n", output), output
+    assert "train: RuntimeError: " in errors and "the same command goes on from there" in errors, errors
+    assert losses(folder) == whole("torchrun") and step_folders.latest(folder).name == f"step-{STEPS}"
+
+
+def test_slurm_s_signal_is_heard_from_the_first_moment_and_leaves_word_for_the_job(tmp_path, whole):
+    """It comes while Python imports: the run takes the step that it needs to have something to go on from."""
+    folder = tmp_path / "run"
+    run = start("one device", folder, f"steps={STEPS + 1}")
+    while signal.SIGUSR1 not in caught(run.pid):  # which Python says before it knows what it will run
+        assert run.poll() is None
+        time.sleep(0.001)
+    run.send_signal(signal.SIGUSR1)
+    run.send_signal(signal.SIGUSR1)  # Slurm sends it to each process of a step, and torchrun hands it on
+    _, errors = ended(run)
+    assert run.returncode == 130 and "the job's time is nearly up: it stops after this step" in errors, errors
+    assert "once more" not in errors and (folder / "TIME_IS_UP").exists() and len(losses(folder)) == 1
+    again = start("one device", folder, f"steps={STEPS + 1}")
+    _, errors = ended(again)
+    assert again.returncode == 0 and not (folder / "TIME_IS_UP").exists(), errors
+    assert losses(folder)[:STEPS] == whole("one device")
+
+
+def caught(pid):
+    """The signals that a process has a handler for, as Linux says it."""
+    (line,) = re.findall(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return {number for number in signal.Signals if int(line, 16) >> (number - 1) & 1}
 
 
 def test_once_more_stops_at_once_and_what_was_measured_stays(tmp_path):

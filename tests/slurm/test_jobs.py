@@ -1,4 +1,7 @@
-"""Jobs of `python -m course_lib slurm` on a real Slurm: accepted, run to the same numbers, requeued with their node."""
+"""Jobs of `python -m course_lib slurm` on a real Slurm: accepted, run to the same numbers, and what they live through.
+
+A rank dies, a node dies, the time is up: the job goes on from its checkpoint each time, to the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import io
 import json
 import re
 import shlex
-from contextlib import redirect_stdout
+import time
+from contextlib import redirect_stdout, suppress
 
+import psutil
 import pytest
 
 from course_lib.cli import train_run
@@ -16,7 +21,7 @@ from course_lib.presets import names
 from course_lib.training import step_folders
 
 TRAIN = ["dp=2", "tp=2", "zero_stage=3", "steps=40", "batch=4", "sequence=16", "model=tiny_gpt", "checkpoint_every=10"]
-JOB = ["nodes=2", "gpus_per_node=2", "time=00:05:00", *TRAIN]
+JOB = ["nodes=2", "gpus_per_node=2", "time=00:30:00", *TRAIN]
 # A rank for each task, without torchrun: what it would say is known to Slurm.
 BY_SRUN = f"""\
 #!/bin/bash
@@ -49,10 +54,15 @@ def state(cluster, job):
     return re.search(r"JobState=(\w+)", cluster.says("scontrol", "show", "job", job))[1]
 
 
+def said(folder, job):
+    """What a job has written so far."""
+    return "".join(path.read_text() for path in folder.glob(f"*-{job}.out"))
+
+
 def wait_for(cluster, folder, job, name):
     """Until a job has ended well."""
     cluster.wait_for(lambda: state(cluster, job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), DONE_S)
-    log = "".join(path.read_text() for path in folder.glob(f"*-{job}.out"))
+    log = said(folder, job)
     assert state(cluster, job) == "COMPLETED", log
     return log
 
@@ -107,3 +117,59 @@ def test_a_job_whose_node_dies_is_requeued_and_goes_on_from_its_checkpoint(clust
     assert re.search(r"goes on after step [123]0 of 40, from killed", log)
     assert "Restarts=1" in cluster.says("scontrol", "show", "job", job)
     assert steps(shared_folder, "killed") == steps(shared_folder, "by_torchrun")
+
+
+def test_preflight_looks_at_both_nodes_by_srun(cluster, tmp_path):
+    words = [
+        "srun",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "python",
+        "-m",
+        "course_lib",
+        "preflight",
+        f"folder={tmp_path}",
+    ]
+    ran = cluster.run(*words, folder=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "hosts       node1 (ranks 0, 1), node2 (ranks 2, 3)" in ran.stdout
+    assert f"ok     folder      {tmp_path}: every rank found the files of all 4" in ran.stdout
+    assert "look   interfaces  ranks 0-3: node1 takes its own name for 127.0.0.1" in ran.stdout  # one machine is both
+
+
+def test_a_killed_rank_costs_no_place_in_the_queue(cluster, whole, shared_folder):
+    """torchrun on both nodes starts all ranks again, though only one of the two has seen one die by a signal."""
+    job = submitted(cluster, shared_folder, "restarted", script(*JOB, "out=restarted"))
+    cluster.wait_for(lambda: step_folders.latest(shared_folder / "restarted") is not None, DONE_S)
+    (rank,) = ranks_of(job, 3)
+    rank.kill()
+    log = wait_for(cluster, shared_folder, job, "restarted")
+    assert re.search(r"goes on after step [123]0 of 40, from restarted; torchrun's attempt [12] of 4", log), log
+    assert "Restarts=0" in cluster.says("scontrol", "show", "job", job)
+    assert steps(shared_folder, "restarted") == steps(shared_folder, "by_torchrun")
+
+
+def ranks_of(job, number):
+    """The processes that are this rank of a job."""
+    mine = {"SLURM_JOB_ID": job, "RANK": str(number)}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if mine.items() <= process.environ().items() and "course_lib" in process.cmdline():
+                yield process
+
+
+def test_a_job_whose_time_is_up_writes_a_checkpoint_and_queues_again(cluster, whole, shared_folder):
+    text = script(*JOB, "out=in_time", "steps=1000000", "checkpoint_every=null")
+    started = time.monotonic()
+    job = submitted(cluster, shared_folder, "in_time", text)
+    metrics = shared_folder / "in_time" / "metrics.jsonl"
+    cluster.wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 40, DONE_S)
+    minutes = 2 + int(time.monotonic() - started) // 60  # within the last two the ranks are told
+    cluster.run("scontrol", "update", f"jobid={job}", f"TimeLimit={minutes}")
+    cluster.wait_for(lambda: state(cluster, job) == "PENDING", DONE_S)
+    saved = step_folders.step_of(step_folders.latest(shared_folder / "in_time"))
+    assert saved >= 40 and steps(shared_folder, "in_time")[:40] == steps(shared_folder, "by_torchrun")
+    cluster.run("scontrol", "update", f"jobid={job}", "StartTime=now", "TimeLimit=30")
+    cluster.wait_for(lambda: f"goes on after step {saved} of 1000000" in said(shared_folder, job), DONE_S)
+    cluster.run("scancel", job)
+    assert "the job's time is nearly up: it stops after this step" in said(shared_folder, job)

@@ -30,7 +30,7 @@ WRONG = {
     "number": ("fast", "is a number"),
     "word": ("[a]", "is a word"),
     "choice": ("nonsense", "not a known kind; choose from "),
-    "switch": ("1", "layers do, or they do not"),
+    "switch": ("1", "is a switch"),
     "preset": ("nonsense", "there is no such model"),
 }
 WITH = {  # what has a meaning only beside others
@@ -101,8 +101,16 @@ def test_examples_use_names_that_are_there(command):
 
 
 def test_every_command_starts_somewhere():
-    starts = ("tour_command", "train_command", "doctor_command", "slurm_command", "verify_command")
-    starts += ("plan_command", "sweep", "predict_command", "calibrate_command", "completion_command")
+    starts = ("tour_command", "train_command", "doctor_command", "slurm_command", "preflight_command")
+    starts += (
+        "watch_command",
+        "verify_command",
+        "plan_command",
+        "sweep",
+        "predict_command",
+        "calibrate_command",
+        "completion_command",
+    )
     assert tuple(command.function().__name__ for command in COMMANDS.values()) == starts
 
 

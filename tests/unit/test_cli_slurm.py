@@ -39,7 +39,8 @@ def options(text):
 
 def command(text):
     """The words that srun gets."""
-    return shlex.split(text[text.index("srun ") :].replace("\\\n", " "))
+    start, end = text.index("srun "), text.index(" || status=$?")
+    return shlex.split(text[start:end].replace("\\\n", " "))
 
 
 def test_a_small_job_in_full(capsys):
@@ -55,6 +56,7 @@ def test_a_small_job_in_full(capsys):
         "--time=00:10:00",
         "--partition=gpu",
         "--ntasks-per-node=1",
+        "--signal=USR1@120",
         "--requeue",
         "--open-mode=append",
         "--output=%x-%j.out",
@@ -65,8 +67,28 @@ def test_a_small_job_in_full(capsys):
     assert words[:4] == ["srun", "--kill-on-bad-exit=1", "--cpus-per-task=$SLURM_CPUS_PER_TASK", "torchrun"]
     meeting = ["--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", "--rdzv-endpoint=$first_node:$port"]
     assert words[4:9] == ["--nnodes=$SLURM_NNODES", "--nproc-per-node=2", *meeting]
-    assert words[9:] == ["-m", "course_lib", "train", "dp=2", "tp=2", "engine=torch", "zero_stage=3", "out=train"]
+    stops = ["--max-restarts=3", "--signals-to-handle=SIGTERM,SIGINT,SIGUSR1", "--shutdown-timeout=100"]
+    assert words[9:12] == stops
+    assert words[12:] == ["-m", "course_lib", "train", "dp=2", "tp=2", "engine=torch", "zero_stage=3", "out=train"]
     assert f"\n# Made by: python -m course_lib slurm {shlex.join(overrides)}\n" in text
+
+
+def test_a_run_that_can_go_on_is_told_in_time_and_put_into_the_queue_again(capsys, tmp_path):
+    """The lines after srun, run by bash: what they ask of Slurm, and the status that they leave."""
+    ending = script(capsys, *PAIR, "out=my run").split("status=$?\n\n")[1]
+    (tmp_path / "my run").mkdir()
+
+    def ended():
+        asked = 'scontrol() { echo "$@"; }; SLURM_JOB_ID=7; status=1;\n'
+        ran = subprocess.run(["bash", "-euc", asked + ending], cwd=tmp_path, capture_output=True, text=True)
+        return ran.stdout, ran.returncode, ran.stderr
+
+    assert ended() == ("", 1, "")
+    (tmp_path / "my run" / "TIME_IS_UP").touch()
+    assert ended() == ("requeue 7\n", 1, "")
+    assert ended() == ("", 1, "")
+    without = script(capsys, *PAIR, "out=null")
+    assert "USR1@" not in without and 'requeue "' not in without
 
 
 def test_what_is_not_said_is_left_to_the_cluster(capsys):

@@ -41,8 +41,9 @@ def test_each_step_has_a_line(tmp_path, capsys):
     found = rows(tmp_path / "run")
     assert [row["step"] for row in found] == [1, 2, 3, 4]
     names = ["step", "loss", "learning_rate", "gradient_norm", "tokens_per_s", "seconds", "memory_bytes", "memory"]
-    assert list(found[0]) == names
+    assert list(found[0]) == [*names, "own_s"]
     for row in found:
+        assert len(row["own_s"]) == 1 and 0 < row["own_s"][0] < 10 * row["seconds"]
         assert row["tokens_per_s"] * row["seconds"] == pytest.approx(4 * 16) and row["memory_bytes"] > 2**26
         assert (row["memory"], row["learning_rate"]) == ("peak RSS", 0.1) and row["gradient_norm"] > 0.01
 

@@ -23,8 +23,9 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
     {"models"},
     {"parallel"},
     {"training"},
-    {"checks", "verify"},
+    {"verify"},
     {"gauges"},
+    {"checks"},
     {"viz"},
     {"cli", "__main__", "__init__"},
 ]

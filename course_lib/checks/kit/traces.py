@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-Spans = list[tuple[float, float]]  # in order, none touches another
+from course_lib.gauges.exposed import Spans
+from course_lib.gauges.exposed import length as length  # passed on, beside what is read from a file
+from course_lib.gauges.exposed import union as joined
+from course_lib.gauges.exposed import without as without
 
 
 class Event(NamedTuple):
@@ -43,30 +46,4 @@ def named(events: Iterable[Event], start: str) -> list[Event]:
 
 def union(events: Iterable[Event]) -> Spans:
     """When at least one of them runs."""
-    spans: Spans = []
-    for event in sorted(events, key=lambda event: event.start):
-        if spans and event.start <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(spans[-1][1], event.end))
-        else:
-            spans.append((event.start, event.end))
-    return spans
-
-
-def without(spans: Spans, others: Spans) -> Spans:
-    """The parts of `spans` that lie in none of the others."""
-    left: Spans = []
-    for start, end in spans:
-        for first, last in others:
-            if last <= start or first >= end:
-                continue
-            if first > start:
-                left.append((start, first))
-            start = max(start, last)
-        if start < end:
-            left.append((start, end))
-    return left
-
-
-def length(spans: Sequence[tuple[float, float]]) -> float:
-    """Of all together."""
-    return sum(end - start for start, end in spans)
+    return joined((event.start, event.end) for event in events)

@@ -1,0 +1,1 @@
+"""The exercises of module 12: on the cluster."""

@@ -1,0 +1,86 @@
+"""A flight recorder's dumps, made by hand: the lesson's hang, where rank 3 has a batch less than the others."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+from course_lib.gauges import first_difference, flight_calls, with_named_groups, write_for_torchfrtrace
+
+LINES = {"step": 37, "evaluate": 55, "save": 59}
+TORCH = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def entry(number, operation, where, *, group=("0", "default_pg"), done=True, p2p=False):
+    frames = [
+        (operation, TORCH, 3245),
+        (where, "/mine/train.py", LINES[where]),
+        ("main", "/mine/train.py", 70),
+    ]
+    return {
+        "process_group": group,
+        "collective_seq_id": number,
+        "profiling_name": f"gloo:{operation}",
+        "input_sizes": [] if operation == "barrier" else [[2, 3]],
+        "retired": done,
+        "state": "scheduled",
+        "is_p2p": p2p,
+        "frames": [{"name": name, "filename": file, "line": line} for name, file, line in frames],
+    }
+
+
+def hang_dump(rank):
+    """What `range(23)[rank::4]` leads to: a step for each batch, then evaluate(), then save()."""
+    steps = len(range(23)[rank::4])
+    calls = [("all_reduce", "step")] * steps + [("all_reduce", "evaluate"), ("barrier", "save")]
+    entries = [entry(n, *call, done=n < 7) for n, call in enumerate(calls[:7], start=1)]
+    return {"version": "2.10", "pg_config": {"": {"name": "", "desc": "", "ranks": "[0, 1, 2, 3]"}}, "entries": entries}
+
+
+def hang_calls():
+    return [flight_calls(hang_dump(rank)) for rank in range(4)]
+
+
+def test_a_call_says_where_your_own_code_stood():
+    last = hang_calls()[3][-1]
+    assert last == (7, "barrier", (), False, "save, line 59")
+    assert flight_calls(hang_dump(0))[5] == (6, "all_reduce", ((2, 3),), True, "step, line 37")
+
+
+def test_json_has_no_frames_and_other_groups_and_sends_are_left_out():
+    dump = hang_dump(0)
+    dump["entries"] += [entry(1, "all_reduce", "step", group=("1", "undefined")), entry(8, "send", "step", p2p=True)]
+    plain = json.loads(json.dumps(dump))
+    for one in plain["entries"]:
+        del one["frames"]
+    assert [call.number for call in flight_calls(dump)] == [*range(1, 8)]
+    assert [call.place for call in flight_calls(plain)] == [""] * 7
+
+
+def test_ranks_part_one_call_before_they_hang():
+    assert first_difference(hang_calls()) == (6, (3,))
+    assert first_difference([calls[:5] for calls in hang_calls()]) is None
+    assert first_difference([]) is None
+
+
+def test_a_rank_that_never_calls_differs_and_what_one_has_forgotten_is_not_compared():
+    calls = hang_calls()
+    assert first_difference([calls[0], calls[1], calls[2][:4]]) == (5, (2,))
+    assert first_difference([calls[0], []]) == (1, (1,))
+    assert first_difference([calls[0], calls[1][3:]]) is None
+
+
+def test_torchfrtrace_gets_each_rank_s_dump_under_its_name_with_a_named_group(tmp_path):
+    (tmp_path / "dumps").mkdir()
+    for rank in range(4):
+        (tmp_path / "dumps" / f"trace_{rank}").write_bytes(pickle.dumps(hang_dump(rank)))
+    write_for_torchfrtrace(tmp_path / "dumps", tmp_path / "named")
+    files = sorted((tmp_path / "named").iterdir())
+    assert [file.name for file in files] == [f"trace_{rank}" for rank in range(4)]
+    assert [pickle.loads(file.read_bytes()) for file in files] == [with_named_groups(hang_dump(r)) for r in range(4)]
+
+
+def test_groups_are_named_only_where_they_have_no_name():
+    mended = with_named_groups(hang_dump(1), world_size=8)
+    assert mended["pg_config"] == {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"}}
+    assert with_named_groups(mended) == mended
