@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild matrix notebooks exercises slides release grade grade-all project grade-project
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo matrix notebooks exercises slides release grade grade-all project grade-project
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -54,6 +54,9 @@ gpu: setup-dev  ## measure Llama 1B and 8B on this machine's GPU, climb the ladd
 
 wild: setup-dev  ## catch the bugs of old releases of real libraries, each in an environment of its own (ONLY=NAME)
 	@$(DEVELOPER) -m tools.wild --only=$(ONLY)
+
+olmo: setup-dev  ## train with OLMo's own packages on CPUs, count its FSDP units (YAML="1b.yaml 7b.yaml" of the workshop)
+	@$(DEVELOPER) -m tools.olmo --yaml="$(YAML)"
 
 matrix: setup-dev  ## look for wheels for Python 3.11 to 3.14, run first lessons on those that are here (TORCH=…)
 	@$(DEVELOPER) -m tools.matrix

@@ -15,7 +15,7 @@ from course_lib.verify import RUNGS
 from tools.paths import ROOT
 from tools.pip import SetupError
 from tools.wild import __main__ as command
-from tools.wild import environments, exhibits, runs, table
+from tools.wild import environments, exhibits, runs, scripts, table
 from tools.wild.runs import BROKE, EQUAL, FELL, Outcome
 
 MOST_LINES = 80
@@ -141,6 +141,7 @@ def test_the_exit_status_is_loud_and_the_table_keeps_other_rows(toy, tmp_path, m
     monkeypatch.setattr("sys.argv", ["wild"])
     monkeypatch.setattr(command.os, "nice", int)
     monkeypatch.setattr(exhibits, "all_exhibits", lambda only="": [toy])
+    monkeypatch.setattr(scripts, "all_scripts", list)
     monkeypatch.setattr(table.keep, "__defaults__", (results,))
     monkeypatch.setattr(table.write_page, "__defaults__", (tmp_path,))
 
@@ -183,6 +184,7 @@ def test_an_environment_has_the_pinned_release_and_the_learner_s_torch(tmp_path,
 def test_the_committed_page_is_what_the_kept_rows_say():
     rows = presets.read("wild", "results")
     not_here = yaml.safe_load((exhibits.FOLDER / table.NOT_HERE).read_text())
-    assert (exhibits.FOLDER / table.PAGE).read_text() == table.page(exhibits.all_exhibits(), rows, not_here)
+    alone = scripts.all_scripts(), presets.read("wild", "scripts")
+    assert (exhibits.FOLDER / table.PAGE).read_text() == table.page(exhibits.all_exhibits(), rows, not_here, *alone)
     verdicts = {one.name: table.verdict(one, *table.outcomes(rows[one.name])) for one in exhibits.all_exhibits()}
     assert set(verdicts.values()) == {table.CAUGHT} and set(rows) == set(verdicts)

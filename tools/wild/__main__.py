@@ -8,9 +8,10 @@ import sys
 from datetime import UTC, datetime
 
 from tools.pip import SetupError
-from tools.wild import exhibits, table
+from tools.wild import exhibits, scripts, table
 from tools.wild.exhibits import Exhibit
 from tools.wild.runs import BROKE, Outcome, climb
+from tools.wild.scripts import Script
 
 
 def main() -> int:
@@ -18,12 +19,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="the name of one exhibit")
     os.nice(19)
+    only = parser.parse_args().only
+    alone = [script for script in scripts.all_scripts() if only in ("", script.name)]
     try:
-        wanted = exhibits.all_exhibits(parser.parse_args().only)
+        wanted = [] if only and alone else exhibits.all_exhibits(only)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     wrong = [exhibit.name for exhibit in wanted if show(exhibit) != table.CAUGHT]
+    wrong += [script.name for script in alone if not show_alone(script)]
     if wrong:
         print(f"\nNOT AS THEY SHOULD BE: {', '.join(wrong)}", file=sys.stderr)
     return bool(wrong)
@@ -37,6 +41,21 @@ def show(exhibit: Exhibit) -> str:
     found = table.verdict(exhibit, old, mended)
     print(f"{exhibit.name}: {found} ({old.seconds} + {mended.seconds} s)", flush=True)
     return found
+
+
+def show_alone(script: Script) -> bool:
+    """Run a script both ways, write the table, and say whether it is as told."""
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    try:
+        kept = scripts.row(*(scripts.run(script, way) for way in scripts.WAYS), today)
+    except SetupError as error:
+        print(f"{script.name}: {error}", file=sys.stderr)
+        return False
+    scripts.keep({script.name: kept})
+    table.write_page(exhibits.all_exhibits(), table.keep({}))
+    seconds = " + ".join(str(kept[way]["seconds"]) for way in scripts.WAYS)
+    print(f"{script.name}: {kept['released']['said']}; mended: {kept['mended']['said']} ({seconds} s)", flush=True)
+    return scripts.is_as_told(kept)
 
 
 def attempt(exhibit: Exhibit, *, mended: bool) -> Outcome:

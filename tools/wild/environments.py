@@ -14,6 +14,7 @@ from tools.setup_env import make_visible, site_packages
 
 FOLDER = CACHE / "wild"
 READY = "pins.txt"
+_NAMED = 6  # pins in the line that says what is installed
 
 
 def environment_for(pins: Sequence[str], folder: Path = FOLDER) -> Path:
@@ -27,7 +28,8 @@ def environment_for(pins: Sequence[str], folder: Path = FOLDER) -> Path:
     if not _is_ready(environment, pins):
         venv.create(environment, symlinks=True)  # pip is the learner's
         make_visible(environment, site_packages(LEARNER).resolve())
-        run_pip(python_of(environment), f"installing {', '.join(pins)}", "install", "--no-deps", *pins)
+        named = ", ".join(pins[:_NAMED]) + ", …" * (len(pins) > _NAMED)
+        run_pip(python_of(environment), f"installing {named}", "install", "--no-deps", *pins)
         (environment / READY).write_text("\n".join(pins))
     return environment
 

@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 
 from tools.paths import ROOT
+from tools.wild import scripts
 from tools.wild.exhibits import FOLDER, Exhibit
 from tools.wild.runs import BROKE, EQUAL, FELL, Outcome
+from tools.wild.scripts import Script
 
 RESULTS = ROOT / "course_lib/presets/wild/results.yaml"
 PAGE, NOT_HERE = "RESULTS.md", "not_here.yaml"
@@ -24,6 +26,11 @@ anew and writes this page; `make wild ONLY=NAME` runs one of them. What is off i
 difference over the largest number; all that was said stands in `course_lib/presets/wild/results.yaml`.
 """
 COLUMNS = "| bug | release | rung | cause | off by | loss curve off by | s | mended in | off by | s | run on |"
+UNSEEN = """## Bugs that no ladder sees
+
+Here a run dies, hangs, or reads other rows than it should. Each is a script in `wild/scripts`, run as the release does
+it and mended by hand. What happens may depend on timing: the words are those of the last time.
+"""
 RULE = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 
 
@@ -60,12 +67,21 @@ def keep(rows: Mapping[str, Any], file: Path = RESULTS) -> dict[str, Any]:
     return kept
 
 
-def page(exhibits: Sequence[Exhibit], rows: Mapping[str, Any], not_here: Sequence[Mapping[str, str]]) -> str:
-    """The page, with the exhibits that have a row, their stories, and what does not show on CPUs."""
+def page(
+    exhibits: Sequence[Exhibit],
+    rows: Mapping[str, Any],
+    not_here: Sequence[Mapping[str, str]],
+    alone: Sequence[Script] = (),
+    ended: Mapping[str, Any] | None = None,
+) -> str:
+    """The page, with the exhibits that have a row, the scripts, their stories, and what does not show on CPUs."""
     shown = [exhibit for exhibit in exhibits if exhibit.name in rows]
     lines = [HEAD, COLUMNS, RULE, *(_line(exhibit, rows[exhibit.name]) for exhibit in shown)]
+    if ended:
+        lines += ["", *UNSEEN.splitlines(), "", *scripts.lines(alone, ended)]
     lines += ["", "## What happened", ""]
-    lines += [f"- **{exhibit.name}** ({_links(exhibit.links)}): {exhibit.story}" for exhibit in shown]
+    told = [*shown, *(script for script in alone if ended and script.name in ended)]
+    lines += [f"- **{one.name}** ({_links(one.links)}): {one.story}" for one in told]
     lines += ["", "## Looked for, and not shown here", ""]
     lines += [f"- {_links([one['link']])}, {one['what']}: {one['why']}" for one in not_here]
     return "\n".join(lines) + "\n"
@@ -73,7 +89,8 @@ def page(exhibits: Sequence[Exhibit], rows: Mapping[str, Any], not_here: Sequenc
 
 def write_page(exhibits: Sequence[Exhibit], rows: Mapping[str, Any], folder: Path = FOLDER) -> None:
     """Write it where readers look."""
-    (folder / PAGE).write_text(page(exhibits, rows, yaml.safe_load((folder / NOT_HERE).read_text())))
+    not_here = yaml.safe_load((folder / NOT_HERE).read_text())
+    (folder / PAGE).write_text(page(exhibits, rows, not_here, scripts.all_scripts(), scripts.keep({})))
 
 
 def _line(exhibit: Exhibit, row: Mapping[str, Any]) -> str:
