@@ -54,7 +54,7 @@ class Metrics:
         if (share := self.mfu(step)) is not None:
             values["mfu"] = share
         if step.own_s:
-            values["own_s"] = list(step.own_s)  # of each rank, in their order
+            values["own_s"] = list(step.own_s)  # of each rank, in every tenth step
         return f"{json.dumps(values)}\n".encode()
 
     def mfu(self, step: Step) -> float | None:

@@ -33,10 +33,10 @@ from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time
 from course_lib.training import folder_check, series
-from course_lib.training.after_step import told_by_all
 from course_lib.training.batches import Batches
-from course_lib.training.cadence import Cadence
+from course_lib.training.cadence import Cadence, any_asks
 from course_lib.training.loop import Step, tokens_of, train
+from course_lib.training.own_seconds import OwnSeconds
 from course_lib.training.pretrained import Pretrained
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
@@ -192,12 +192,11 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Cal
         if first and run.out is not None:
             metrics.begin(run.out, steps)
         cadence = Cadence(run.every, trainer.local.everyone, len(steps))
+        own = OwnSeconds(trainer.local.everyone)
         with _writer(run, trainer) as writer:
             for step in train(trainer, batches, run.steps, done=len(steps), rate=run.rate):
-                stops = False
                 if writer is not None:
-                    stops, own_s = told_by_all(asked(), step.own_s, trainer.local.everyone)
-                    step = replace(step, own_s=own_s)
+                    step = replace(step, own_s=own.told(step.number, step.own_s))
                 steps.append(step)
                 longest_s = max(longest_s, step.seconds)
                 more_time(max(STEP_S, _LONGEST_STEPS * longest_s))
@@ -208,6 +207,7 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Cal
                     print(f"{start}{metrics.progress(step)}", end=end, flush=True)
                 if writer is None or step.number == run.steps:
                     continue
+                stops = any_asks(asked, trainer.local.everyone)
                 if stops or cadence.is_due(step.number):
                     writer.save_step(step.number, [asdict(step) for step in steps])
                 if stops:

@@ -8,7 +8,8 @@ A line has `step` and `loss`; what else it has is read too:
     mfu             model FLOPs utilisation, a share of 1
     own_s           a list with a number for each rank: the seconds of its own work, before it waited for the others
 
-`python -m course_lib train` writes all but the last into `metrics.jsonl`. A loop of your own may write the same names.
+`python -m course_lib train` writes them into `metrics.jsonl`, on CPUs with `own_s` in every tenth step. A loop of your
+own may write the same names.
 """
 
 from __future__ import annotations

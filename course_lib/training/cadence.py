@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, ReduceOp
+
+from course_lib.comm.call import device_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +57,15 @@ class Cadence:
         if self._group is not None:
             dist.broadcast_object_list(spent, group_src=0, group=self._group)
         return spent[0]
+
+
+def any_asks(asked: Callable[[], bool], group: ProcessGroup | None) -> bool:
+    """Whether this rank or another was asked to stop: a signal reaches ranks at different steps, and all stop at one.
+
+    Cost: an all-reduce of one number.
+    """
+    if group is None:
+        return asked()
+    found = torch.tensor([int(asked())], dtype=torch.int32, device=device_of(group))
+    dist.all_reduce(found, ReduceOp.MAX, group=group)
+    return bool(found.item())

@@ -31,7 +31,7 @@ class Step:
     learning_rate: float
     norm: float  # of all gradients, before they were clipped
     memory_bytes: int  # the most so far, by `_peak_memory`
-    own_s: tuple[float, ...] = ()  # of this rank's own work; of all ranks', once they have told each other
+    own_s: tuple[float, ...] = ()  # this rank's own work; in a run's record all ranks', in every tenth step
 
     @property
     def tokens_per_s(self) -> float:

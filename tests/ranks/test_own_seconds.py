@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from course_lib.gauges import stragglers
 from course_lib.ranks import run_ranks
-from course_lib.training.after_step import told_by_all
 from course_lib.training.loop import train
+from course_lib.training.own_seconds import OwnSeconds
 
 WORK_S = 0.01
 
@@ -33,28 +33,25 @@ class Paced:
         return 1.0
 
 
-def own_seconds(slow):
-    """Of each step all ranks' own seconds, as each of them got to know them."""
+def own_seconds(slow, late):
+    """All ranks' own seconds as each of them got to know them; `late` waits for its data."""
     me = dist.get_rank()
     batches = SimpleNamespace(batch=lambda number: (torch.ones(1), torch.ones(1)))
-    if slow is None and me == 1:  # it waits for its data
+    if me == late:
         batches.batch = lambda number: time.sleep(4 * WORK_S) or (torch.ones(1), torch.ones(1))
-    found = []
-    for step in train(Paced(WORK_S * (4 if me == slow else 1)), batches, 8):
-        stops, own_s = told_by_all(me == 2 and step.number == 8, step.own_s, dist.group.WORLD)
-        found.append(replace(step, own_s=own_s).own_s)
-        assert stops == (step.number == 8)
-    return found
+    own, trainer = OwnSeconds(dist.group.WORLD), Paced(WORK_S * (4 if me == slow else 1))
+    return [own.told(step.number, step.own_s) for step in train(trainer, batches, 10)]
 
 
-def test_a_slow_rank_is_named_and_the_ranks_that_wait_for_it_are_not():
-    for slow, named in ((0, 0), (None, 1)):
-        rows = run_ranks(own_seconds, 3, slow)
-        assert rows[0] == rows[1] == rows[2] and {len(row) for row in rows[0]} == {3}
-        (found,) = stragglers(rows[0])
-        assert found.rank == named and found.ratio > 2
+@pytest.mark.parametrize(("slow", "late"), [(0, None), (None, 1)])
+def test_a_slow_rank_is_named_and_the_ranks_that_wait_for_it_are_not(slow, late):
+    rows = run_ranks(own_seconds, 3, slow, late)
+    assert rows[0] == rows[1] == rows[2] and rows[0][:-1] == [()] * 9
+    (found,) = stragglers(rows[0][-1:])
+    assert found.rank == (late if slow is None else slow) and found.ratio > 2
 
 
 def test_alone_a_rank_tells_itself_and_a_gpu_tells_nothing():
-    assert told_by_all(True, (0.5,), None) == (True, (0.5,))
-    assert told_by_all(False, (), None) == (False, ())
+    own = OwnSeconds(None)
+    assert [own.told(step, (float(step),)) for step in (8, 9, 10, 11)] == [(), (), (9.0,), ()]
+    assert own.told(20, (1.0,)) == (6.0,) and own.told(30, ()) == ()
