@@ -45,7 +45,7 @@ viz.plot_first_questions()
 # %%
 from course_lib.cli.slurm import slurm_command
 
-slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16", "batch=128"])
+slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16"])
 
 # %% [markdown]
 # `sbatch` puts the file into Slurm's queue. When four nodes are free, Slurm runs it **once**, on the first of them. What stands in the lines with `#SBATCH` was the order: how many nodes, for how long, and one *task* for each node.
@@ -394,11 +394,14 @@ with open(logs / "restarted", "w") as file:
 told = (logs / "restarted").read_text().replace(str(out), "the folder").splitlines()
 print(*[line for line in told if "goes on" in line or "attempt" in line], sep="\n")
 print(f"torchrun's status {job.returncode}, {metrics.read_text().count(chr(10))} steps in {metrics.name}")
+viz.plot_run(metrics, title="A run that was killed once, by its own lines of JSON")
 
 # %% [markdown]
-# The second attempt went on from a checkpoint, and all sixty steps are there once. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
+# The second attempt went on from a checkpoint, and all sixty steps are there once. The picture is drawn from the file that `train` writes, a line of JSON for each step. `python -m course_lib watch FOLDER` draws it in a terminal while the run goes on, and says what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
 #
-# In PyTorch 2.13 this needs a mend over gloo, which *Going deeper* shows. **Who died first?** When one rank dies, all others die of it, with long messages about lost connections. torchrun writes a table, whose last block says `Root Cause (first observed failure)`. Read that one, and its exit code: 1 is an exception of yours, -9 was killed, mostly because memory was full, -6 aborted itself, and -15 is a victim that torchrun has ended.
+# In PyTorch 2.13 this needs a mend over gloo, which *Going deeper* shows.
+#
+# **Who died first?** When one rank dies, all others die of it, with long messages about lost connections. torchrun writes a table, whose last block says `Root Cause (first observed failure)`. Read that one, and its exit code: 1 is an exception of yours, -9 was killed, mostly because memory was full, -6 aborted itself, and -15 is a victim that torchrun has ended.
 #
 # **And the time limit?** Slurm ends a job when its time is over. With `#SBATCH --signal=USR1@120` it warns the ranks before, and `train` then finishes its step, writes a checkpoint, and ends. The job file then puts itself into the queue again, by `scontrol requeue`. Look for these lines in the file above. `#SBATCH --requeue` alone does not do it: it acts when a node fails, not when time is over.
 #
@@ -570,7 +573,7 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 # %% [markdown]
 # ## A place to meet for each attempt
 #
-# torchrun of PyTorch 2.13 does not restart ranks over gloo by itself. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so no number will do. In `train` rank 0 invents a name. The others ask for it, each with a question that nobody has asked before, so that no dead rank can have answered it.
+# In PyTorch 2.13 a restart over gloo succeeds by luck: with two ranks in some of our trials, with four in none. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so no number will do. In `train` rank 0 invents a name. The others ask for it, each with a question that nobody has asked before, so that no dead rank can have answered it.
 
 # %%
 from course_lib.ranks.meeting import store_of_attempt
@@ -629,6 +632,36 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # ```
 #
 # Do not look for processes by their name: other people's have the same.
+#
+# ## Wrapping policies and sharding strategies
+#
+# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit for 7B on one node, with 16 sequences a GPU?
+
+# %%
+from course_lib.config import ParallelConfig
+from course_lib.costs import Software
+
+one_node = planner.Job(
+    model=load_model("olmo_7b_workshop"),
+    cluster=KEMPNER,
+    batch=128,
+    sequence=2048,
+    microbatch=16,
+    parallel=ParallelConfig(dp=4),
+    recompute="full",
+    software=Software(kind="eager", kernel="flash2"),
+)
+for row in planner.wrapping_rows(one_node, planner.olmo_wrappings(one_node.model)):
+    fits = "fits" if row.fits else "does not fit"
+    print(
+        f"{row.wrapping:17} {row.strategy:13} {row.units:2} units, {row.calls:3} calls, "
+        f"{row.memory_bytes / GiB:4.0f} GiB {fits}, messages {row.messages_s:.2f} of {row.step_s[1]:.2f} s"
+    )
+
+# %% [markdown]
+# No pair with `NO_SHARD` fits, which is why the workshop takes FSDP for 7B. Without wrapping, all weights are whole at once, and sharding them helps little. Among those that fit the time of messages hardly differs, because a node's wires are fast and these batches are large.
+#
+# `make olmo` runs the real packages on your CPU: `ai2-olmo` makes 33 units of the 7B `by_block`, as our count says, and a small OLMo of `ai2-olmo-core` has the same loss under DDP, FSDP and HSDP. [Its page](../wild/OLMO.md) has what it measured. It met a trap, too: as released, asynchronous checkpoints let some runs hang, and we leave out the metric that does it.
 #
 # ## Checkpoints that nobody waits for
 #
