@@ -1,12 +1,14 @@
 """What torch's flight recorder holds: every collective that a rank has called, its number, and the line that called it.
 
 A dump is `pickle.loads(torch._C._distributed_c10d._dump_fr_trace())`, or from JSON, which has no lines of code.
+`python -m course_lib.gauges.flight FOLDER` reads a folder's `trace_RANK` and says where ranks part.
 """
 
 from __future__ import annotations
 
 import pickle
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,3 +105,24 @@ def write_for_torchfrtrace(dumps: Path, target: Path) -> None:
     for file in files:
         mended = with_named_groups(pickle.loads(file.read_bytes()), len(files))
         (target / file.name).write_bytes(pickle.dumps(mended))
+
+
+def where_ranks_part(folder: Path) -> str:
+    """In words: the first call in which ranks differ, and the last call of each."""
+    files = sorted(folder.glob("trace_*"), key=lambda file: int(file.name.removeprefix("trace_")))
+    calls = [flight_calls(pickle.loads(file.read_bytes())) for file in files]
+    found = first_difference(calls)
+    if found is None:
+        return f"{len(files)} ranks make the same calls at the same places; none is ahead"
+    lines = [f"ranks part in call {found.number}; unlike most: {', '.join(map(str, found.ranks))}"]
+    for number in sorted({found.number, *(own[-1].number for own in calls if own)}):
+        for rank, call in enumerate(calls_by_number(calls)[number]):
+            said = (
+                "no call" if call is None else f"{call.operation} in {call.place}, {'done' if call.done else 'waits'}"
+            )
+            lines.append(f"  call {number}, rank {rank}: {said}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(where_ranks_part(Path(sys.argv[1])))

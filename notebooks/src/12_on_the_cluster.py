@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 12 · On the cluster: sixteen GPUs stand still
 #
-# It is late on a Friday. Your OLMo 7B trained well on the laptop, for a few steps of a small likeness, and now it has four nodes of four GPUs, and a whole weekend. The log says `step 6`. Ten minutes later it still says `step 6`. There is no error, and `nvidia-smi` shows every GPU at work, because a GPU that waits for others in NCCL looks busy.
+# It is late on a Friday. Your OLMo 7B trained well on the laptop, for a few steps of a small likeness, and now it has four nodes of four GPUs, and a whole weekend. The log says `step 6`. Five minutes later it still says `step 6`. There is no error, and `nvidia-smi` shows every GPU at work, because a GPU that waits for others in NCCL looks busy.
 #
 # Sixteen GPUs stand still, and nobody says why. What do you look at, and in which order?
 #
@@ -24,7 +24,7 @@ from course_lib.training import load_model
 viz.plot_first_questions()
 
 # %% [markdown]
-# This page is the whole lesson, and you can print it. A job that is not well *hangs*, or is *slow*, or computes something *wrong*, or is *dead*. Each column has its questions in order, cheap ones first, and behind each question the tool that answers it. You will use every one of them on a job that really has the illness.
+# This page is the whole lesson, and you can print it. A job that is not well *hangs*, or is *slow*, or computes something *wrong*, or is *dead*. Each column has its questions in order, cheap ones first, and behind each question the tool that answers it. You will use most of them here, each on a job that really has the illness.
 #
 # You will be able to
 # - read a job file line by line, and say who starts whom.
@@ -45,12 +45,19 @@ viz.plot_first_questions()
 # %%
 from course_lib.cli.slurm import slurm_command
 
-slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16"])
+assert slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16"]) == 0
 
 # %% [markdown]
 # `sbatch` puts the file into Slurm's queue. When four nodes are free, Slurm runs it **once**, on the first of them. What stands in the lines with `#SBATCH` was the order: how many nodes, for how long, and one *task* for each node.
 #
 # `srun` then starts that task on **all** nodes. The task is no training yet, it is `torchrun`. Each `torchrun` must find the other three, and for that they meet at one address, the first node and a port that is made from the job's number. This meeting is the **rendezvous**. Only when all four have come does each start a process for each of its GPUs, and tells it in environment variables who it is.
+#
+# | line | what for |
+# | --- | --- |
+# | `--signal`, `--requeue`, and all that stands below `srun` | to go on after an end; we come to it |
+# | `--open-mode=append`, `--output=%x-%j.out` | one log, with the job's name and number, also after a restart |
+# | `--kill-on-bad-exit=1` | if one node's task fails, Slurm ends the others |
+# | `--rdzv-id`, `--rdzv-backend=c10d` | a name for this meeting, and PyTorch's own way to hold it |
 #
 # **Predict.** The nodes count from 0, and so do the GPUs of a node. Which `RANK` has GPU 1 of node 2, if the nodes keep their order?
 
@@ -81,7 +88,7 @@ viz.plot_who_starts(nodes=4, gpus_per_node=4, rank=9)
 # %% [markdown]
 # ## It hangs
 #
-# Our patient is [`scripts/12_stands_still.py`](scripts/12_stands_still.py), a training of 23 batches with everything left out but its messages. It needs PyTorch alone, and prepares three things of which you will see the use.
+# Our patient is [`scripts/12_stands_still.py`](scripts/12_stands_still.py), a training of 23 batches with everything left out but its messages. It needs PyTorch alone, and prepares three things of which you will see the use. One of its imports begins with an underscore: PyTorch may move it in another release.
 
 # %%
 viz.show_source(Path("scripts/12_stands_still.py"))
@@ -120,6 +127,8 @@ print(log_of(0))
 
 # %% [markdown]
 # Six steps, and then nothing. Look at the losses once more before you go on. Something is odd about the last one, and we come back to it.
+#
+# Nothing will come of waiting but an end: each group has a time limit, here two minutes, and then a hang looks like a death. Who is first to lose patience stands in the table then, and not who is at fault. So look while it hangs.
 #
 # **Where does each rank wait?** Three ways to ask, from the most to the least preparation. The script has registered Python's own `faulthandler`, so a signal lets a rank write where it is. It has started PyTorch's **debug server**, by which one address answers for all ranks, while they hang. And `py-spy` reads the stack of any Python process from outside, and needs no preparation at all, but the right to look into the process: as root, or as its owner where the system allows it.
 
@@ -177,7 +186,7 @@ for call in calls[3]:
     print(call)
 
 # %% [markdown]
-# That is the diary of rank 3: six all-reduces that are done, and a barrier that is not. Each rank numbers its calls, and call 5 of one rank meets call 5 of the others. Nothing else decides who meets whom, and this is the key to all that follows.
+# That is the diary of rank 3: six all-reduces that are done, and a barrier that is not. Each rank numbers its calls, and call 5 of one rank meets call 5 of the others. Within one group of ranks nothing else decides who meets whom, and this is the key to all that follows.
 #
 # **Predict.** In which call did the ranks part first? Not where they wait, but where one did something else than the others.
 
@@ -217,7 +226,7 @@ job.wait()
 print(re.search("error msg.*", told)[0].replace(", ", ",\n    "))
 
 # %% [markdown]
-# It finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
+# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows.) It finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
 #
 # That is no reason to leave it out. On a cluster of a thousand ranks it names the odd call in seconds. But it names a difference, not a cause.
 #
@@ -231,14 +240,14 @@ strict = subprocess.run(
     text=True,
 )
 print(strict.stdout.splitlines()[-1])
-[line, *_] = [line for line in strict.stderr.splitlines() if "Detected mismatch" in line]
-said, _, _ = re.sub(r", Tensor.*?(?=\), but|\)\.)", "", line).partition(".Collectives")
-print(said.replace(". ", ".\n    ").replace(", but", ",\n    but"))
+own = r"\[rank(\d)\]: RuntimeError: Detected mismatch.*?Rank \1 is.*?SequenceNumber=(\d+).*?OpType=(\w+)"
+for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
+    print(f"rank {who} is about to call {operation}, its number {int(number) + 1}")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. It numbers calls from 0. Which two ranks it names is chance, and some may already be comparing, which is a collective too. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the weekend's.
+# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. Each rank prints two halves, and here you see what ranks say of *themselves*. What they say of the other is not to be trusted: the comparison is a collective as well, and may have met another one. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the weekend's.
 #
 # </details>
 #
@@ -247,9 +256,9 @@ print(said.replace(". ", ".\n    ").replace(", but", ",\n    but"))
 # | `py-spy dump --pid` | nothing, but the right to look | where a rank waits | how it came there |
 # | `faulthandler.register` | one line | the same, in each rank's log | how it came there |
 # | `start_debug_server` | one line, a free port | the same for all ranks, at one address | on gloo, the recorder's page |
-# | flight recorder | a line that writes it (NCCL: two variables) | all calls, in order, with their lines | why a rank called |
+# | flight recorder | a line that writes it (NCCL: its watchdog) | all calls, in order, with their lines | why a rank called |
 # | `torchfrtrace` | the files of all ranks | the first call that does not fit | who is right |
-# | `DETAIL` | a new start, and time | the call that does not fit, at once | calls that fit by chance |
+# | `DETAIL` | a new start, and time | the call that does not fit, at once | calls that fit by chance, and what the other rank did |
 #
 # The mend is that all ranks make equally many steps. `DistributedSampler` does so, by reading some rows twice, and 03.11 lets you write it without that.
 #
@@ -272,17 +281,24 @@ rows = sweep_all_reduce([2**10, 2**14, 2**18, 2**22])
 print(sweep_table(rows)) if rank == 0 else None
 
 # %% [markdown]
-# Read a column downwards. Small tensors are slow by any measure, because their time is latency. `busbw` climbs and levels off at what the wire can do, here the memory of this machine. Two things would worry you on a cluster: a plateau at half of the preset, and a `#wrong` that is not 0. `python -m course_lib preflight` makes this test on every rank of a job, and looks at versions, clocks, folders and interfaces besides.
+# Read a column downwards. Small tensors are slow by any measure, because their time is latency. `busbw` climbs with the size. On a cluster it levels off, at what the wire can do. Here the ranks share the processors of one machine, so you see gloo at work, and no wire. Two things would worry you on a cluster: a plateau at half of the preset, and a `#wrong` that is not 0. `python -m course_lib preflight` makes this test on every rank of a job, and looks at versions, clocks, folders and interfaces besides.
 #
 # What should the plateau be? Lesson 02 priced 4 GiB<!-- =4 --> over 32 B200s, in nodes with eight cards each:
 
 # %%
 from course_lib.sim.collectives import priced
 
-print(next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB)))
+row = next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200", 32, 4 * GiB))
+for name, seconds in {
+    "measured": row.measured_s,
+    "a ring through all eight cards": row.by("ring"),
+    "a ring through one card": row.one_card_s,
+}.items():
+    bus = gauges.busbw(row.nbytes / seconds, row.ranks) / 1e9
+    print(f"{name:31} {1e3 * seconds:4.0f} ms, busbw {bus:4.0f} GB/s")
 
 # %% [markdown]
-# The measured time is that of a ring through all eight cards. So if your busbw is an eighth of what it should be, count the cards that NCCL uses: its log at `NCCL_DEBUG=INFO` lists them.
+# Eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> each would carry 400, and the measured ring comes near. So if your busbw is an eighth of what it should be, count the cards that NCCL uses: its log at `NCCL_DEBUG=INFO` lists them.
 #
 # > **To keep.** Test the wires before you doubt your code: a minute's sweep, and busbw against the preset.
 
@@ -319,7 +335,9 @@ runs = {f"buckets of {size} MB": run_ranks(traced_step, 2, size)[0] for size in 
 viz.plot_trace(runs, title="Two steps of DDP, as the profiler saw rank 0")
 
 # %% [markdown]
-# In the upper run all gradients fit into one bucket, which is full when backward has ended. So everything that it sends is exposed. In the lower run a bucket leaves as soon as a layer's gradients are there, and a good part of the messages lies beneath the computing of other layers.
+# In the upper run all gradients fit into one bucket, which is full when backward has ended. So everything that it sends is exposed. In the lower run a bucket leaves as soon as a layer's gradients are there, and a part of the messages lies beneath the computing of other layers.
+#
+# Now look at the lengths, too. A smaller share need not be a shorter step: here ranks and their messages need the same few processors, and whatever runs beside computing slows it down. A GPU has other hardware for messages. So ask the trace for the share, and the clock for the step.
 #
 # Take all spans in which a message is under way, and cut away those in which this rank computes: that is all that `exposed` does, in twenty lines that *Going deeper* shows. On a GPU the same parser reads the kernels instead, where NCCL's begin with `nccl`. Over gloo you see only DDP's overlap: FSDP on CPUs has no streams, so its gathers are always exposed, and a trace from a laptop says nothing about them.
 #
@@ -393,17 +411,18 @@ with open(logs / "restarted", "w") as file:
     job.wait(300)
 told = (logs / "restarted").read_text().replace(str(out), "the folder").splitlines()
 print(*[line for line in told if "goes on" in line or "attempt" in line], sep="\n")
-print(f"torchrun's status {job.returncode}, {metrics.read_text().count(chr(10))} steps in {metrics.name}")
+steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+print(f"torchrun's status {job.returncode}; each step once: {steps == [*range(1, 61)]}")
 viz.plot_run(metrics, title="A run that was killed once, by its own lines of JSON")
 
 # %% [markdown]
-# The second attempt went on from a checkpoint, and all sixty steps are there once. The picture is drawn from the file that `train` writes, a line of JSON for each step. `python -m course_lib watch FOLDER` draws it in a terminal while the run goes on, and says what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
+# The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts.) The picture is drawn from the file that `train` writes, a line of JSON for each step. `python -m course_lib watch FOLDER` draws it in a terminal while the run goes on, and says what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
 #
 # In PyTorch 2.13 this needs a mend over gloo, which *Going deeper* shows.
 #
 # **Who died first?** When one rank dies, all others die of it, with long messages about lost connections. torchrun writes a table, whose last block says `Root Cause (first observed failure)`. Read that one, and its exit code: 1 is an exception of yours, -9 was killed, mostly because memory was full, -6 aborted itself, and -15 is a victim that torchrun has ended.
 #
-# **And the time limit?** Slurm ends a job when its time is over. With `#SBATCH --signal=USR1@120` it warns the ranks before, and `train` then finishes its step, writes a checkpoint, and ends. The job file then puts itself into the queue again, by `scontrol requeue`. Look for these lines in the file above. `#SBATCH --requeue` alone does not do it: it acts when a node fails, not when time is over.
+# **And the time limit?** Slurm ends a job when its time is over. With `#SBATCH --signal=USR1@120` it warns torchrun two minutes before, which hands the signal on to its ranks. `train` then finishes its step, writes a checkpoint, and ends. The job file then puts itself into the queue again, by `scontrol requeue`. Look for these lines in the file above. `#SBATCH --requeue` alone does not do it: it acts when a node fails, not when time is over.
 #
 # How often should it write? Lesson 08 found Young's interval; *Going deeper* takes your own numbers.
 #
@@ -462,13 +481,12 @@ if rank == 2:
     weights[500] += 2**-14  # one bit of one weight
 bits = weights.view(torch.int32).long()
 mark = (bits * torch.arange(1, 1001)).sum()  # a checksum: any bit changes it
-lowest, highest = mark.clone(), mark.clone()
-dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
-dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-bool(lowest == highest), bool(mark == lowest)
+marks = [None] * world_size
+dist.all_gather_object(marks, mark.item())
+[other for other in range(world_size) if marks.count(marks[other]) == 1]
 
 # %% [markdown]
-# Two all-reduces of one number say that not all replicas are one. Who is it? Here the rank whose checksum is unlike the others'. Such a check every thousand steps costs nothing, and it finds a forgotten broadcast as well as a broken GPU.
+# A message of one number, and each rank knows who is unlike all others. Such a check every thousand steps costs nothing, and it finds a forgotten broadcast as well as a broken GPU.
 #
 # If a loss *jumps* instead, look at the gradients' norm, which jumps first. If the loss comes back within some hundred steps, go on; if not, go back to a checkpoint *before* the jump. *Going deeper* has what PaLM, OPT and Llama 3 wrote into their logbooks. And if all is smooth but worse than last time, climb the ladder of lesson 03: then a gradient is wrong, and no logbook helps.
 #
@@ -519,7 +537,7 @@ for line, said in book.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But the interval is far wider than the difference between the two. So the formula says: both fit, try both. The workshop takes FSDP, and its half-empty memory leaves room for longer sequences.
+# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But the interval is far wider than the difference between the two. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has the most room left, for longer sequences for example.
 #
 # </details>
 #
@@ -530,7 +548,7 @@ for line, said in book.items():
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 110 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
+# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 130 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
 #
 # ## What still hurts
 #
@@ -573,12 +591,13 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 # %% [markdown]
 # ## A place to meet for each attempt
 #
-# In PyTorch 2.13 a restart over gloo succeeds by luck: with two ranks in some of our trials, with four in none. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so no number will do. In `train` rank 0 invents a name. The others ask for it, each with a question that nobody has asked before, so that no dead rank can have answered it.
+# In PyTorch 2.13 a restart over gloo succeeds by luck: with two ranks in some of our trials, with four in none. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so no number will do. In `train` rank 0 invents a name. The others ask for it under a key that they have just made up. Only a living rank 0 can answer there, and a dead one's answers lie under other keys.
 
 # %%
-from course_lib.ranks.meeting import store_of_attempt
+from course_lib.ranks import meeting
 
-viz.show_source(store_of_attempt)
+for function in (meeting.store_of_attempt, meeting._name_from_first, meeting._name_for_all):
+    display(viz.show_source(function))
 
 # %% [markdown]
 # ## How often to write, with your own numbers
@@ -606,7 +625,7 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # | OPT-175B: the loss diverges, the loss scale falls to 0 | fp16's range; the last layer's activations grow before | an earlier checkpoint and a lower learning rate |
 # | Llama 3: the run stops, again and again | faulty GPUs and their memory in half of the cases | automatic restart, and tools that name the slow rank |
 #
-# A spike is no error by itself, and a NaN never comes back.
+# A spike is no error by itself. After a NaN all later steps are lost, so go back to a checkpoint before it.
 #
 # ## The workshop's steps
 #
@@ -699,6 +718,6 @@ for name, asynchronous in (("saved at once", False), ("saved beside", True)):
 #
 # ## On GPUs, over NCCL
 #
-# Three things change. The flight recorder is written by NCCL's watchdog, if `TORCH_NCCL_DUMP_ON_TIMEOUT=1` is set, and `TORCH_FR_BUFFER_SIZE` says how many calls it holds. Its entries have a `state` that tells calls that were scheduled from those that have started, which gloo's do not. And in the profiler FSDP's gathers lie on a stream of their own, so you can see whether they are hidden. None of this ran for this page.
+# Three things change. NCCL's watchdog writes the flight recorder when a call has timed out, if `TORCH_NCCL_DUMP_ON_TIMEOUT` lets it, into files whose name begins as `TORCH_FR_DUMP_TEMP_FILE` says. `TORCH_FR_BUFFER_SIZE` says how many calls it holds. Its entries have a `state` that tells calls that were scheduled from those that have started, which gloo's do not. And in the profiler FSDP's gathers lie on a stream of their own, so you can see whether they are hidden. None of this ran for this page.
 #
 # References: Chowdhery et al. 2022, *PaLM*, section 5.1; Zhang et al. 2022, *OPT*, section 2.5; Grattafiori et al. 2024, *The Llama 3 herd of models*, section 3.3.4; [nccl-tests, on bus bandwidth](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md); [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).

@@ -56,13 +56,15 @@ _COLUMNS = {
     ),
 }
 _COMMANDS = {  # in capitals: what you put in
+    "before": "faulthandler.register(SIGUSR2); start_debug_server(PORT)",
     "does it run": "squeue --me;  scontrol show job JOB",
-    "stacks": "py-spy dump --pid PID",
+    "which PID": "pgrep -f SCRIPT, without torchrun's own;  scontrol listpids JOB",
+    "stacks": "py-spy dump --pid PID;  kill -USR2 PID;  curl HOST:PORT/stacks",
     "every node": "srun --jobid=JOB --overlap --ntasks-per-node=1 --label …",
-    "calls": "torchfrtrace FOLDER",
+    "calls": "python -m course_lib.gauges.flight FOLDER;  torchfrtrace FOLDER",
     "why there": "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …",
+    "logs": "LOG_DIR/*/attempt_0/RANK/stderr.log;  grep -A 7 'Root Cause'",
     "the wire": "python -m course_lib preflight",
-    "who ended": "grep -A 7 'Root Cause' LOG",
     "once more": "scontrol requeue JOB",
 }
 _WIDE = (style.PAGE_WIDTH - 2 * style.MARGIN + _GAP) / len(_COLUMNS) - _GAP

@@ -68,7 +68,7 @@ def _handed(job: _Allocation) -> list[tuple[str, str]]:
     return [
         ("Slurm sets", f"SLURM_JOB_ID=4711 SLURM_JOB_NODELIST={nodes} SLURM_NNODES={job.nodes}"),
         ("srun adds", f"SLURM_NODEID={each}"),
-        ("you write", f"--nnodes={job.nodes} --nproc-per-node={job.gpus} --rdzv-endpoint=node0:29500"),
+        ("you write", f"--nnodes={job.nodes} --nproc-per-node={job.gpus} --rdzv-endpoint=node0:14711"),
     ]
 
 
