@@ -28,11 +28,11 @@ def store_of_attempt(rank: int, world_size: int) -> Store | None:
         return None
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_MEET_S))
-    name = _name_for_all(store, world_size) if rank == 0 else _name_from_first(store, rank)
+    name = name_for_all(store, world_size) if rank == 0 else name_from_first(store, rank)
     return PrefixStore(name, store)
 
 
-def _name_from_first(store: Store, rank: int) -> str:
+def name_from_first(store: Store, rank: int) -> str:
     """Ask under a key that nobody has used before: only a rank 0 that is alive can answer there."""
     question = f"question-{uuid.uuid4().hex}"
     store.set(f"asks-{rank}", question)
@@ -41,7 +41,7 @@ def _name_from_first(store: Store, rank: int) -> str:
     return name
 
 
-def _name_for_all(store: Store, world_size: int) -> str:
+def name_for_all(store: Store, world_size: int) -> str:
     """Invent a name and answer with it whoever asks, until all have it; what a dead rank asked is answered too."""
     name, missing = f"attempt-{uuid.uuid4().hex}", {*range(1, world_size)}
     deadline = time.monotonic() + _MEET_S

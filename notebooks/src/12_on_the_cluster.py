@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 12 · On the cluster: sixteen GPUs stand still
 #
-# It is late on a Friday. Your OLMo 7B trained well on the laptop, for a few steps of a small likeness, and now it has four nodes of four GPUs, and a whole weekend. The log says `step 6`. Five minutes later it still says `step 6`. There is no error, and `nvidia-smi` shows every GPU at work, because a GPU that waits for others in NCCL looks busy.
+# Your OLMo 7B trained well on the laptop, for a few steps of a small likeness. Now it has four nodes of four GPUs, and the whole night. The log says `step 6`. Five minutes later it still says `step 6`. There is no error, and `nvidia-smi` shows every GPU at work, because a GPU that waits for others in NCCL looks busy.
 #
 # Sixteen GPUs stand still, and nobody says why. What do you look at, and in which order?
 #
@@ -48,13 +48,15 @@ from course_lib.cli.slurm import slurm_command
 assert slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16"]) == 0
 
 # %% [markdown]
-# `sbatch` puts the file into Slurm's queue. When four nodes are free, Slurm runs it **once**, on the first of them. What stands in the lines with `#SBATCH` was the order: how many nodes, for how long, and one *task* for each node.
+# `sbatch` puts the file into Slurm's queue. When four nodes are free, Slurm runs it **once**, on the first of them. The lines with `#SBATCH` say what you ask Slurm for: how many nodes, for how long, and one *task* for each node.
 #
 # `srun` then starts that task on **all** nodes. The task is no training yet, it is `torchrun`. Each `torchrun` must find the other three, and for that they meet at one address, the first node and a port that is made from the job's number. This meeting is the **rendezvous**. Only when all four have come does each start a process for each of its GPUs, and tells it in environment variables who it is.
 #
 # | line | what for |
 # | --- | --- |
-# | `--signal`, `--requeue`, and all that stands below `srun` | to go on after an end; we come to it |
+# | `--signal`, `--max-restarts`, `--signals-to-handle`, `--requeue` | to go on after an end; we come to it |
+# | `--shutdown-timeout=100` | so many seconds torchrun gives its ranks to write a checkpoint |
+# | `status=$?`, and the block at the end | the status of the run, and whether time was all that was missing |
 # | `--open-mode=append`, `--output=%x-%j.out` | one log, with the job's name and number, also after a restart |
 # | `--kill-on-bad-exit=1` | if one node's task fails, Slurm ends the others |
 # | `--rdzv-id`, `--rdzv-backend=c10d` | a name for this meeting, and PyTorch's own way to hold it |
@@ -73,7 +75,7 @@ viz.plot_who_starts(nodes=4, gpus_per_node=4, rank=9)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Two nodes stand before it with four ranks each, so it is rank 9. Within its node it is 1, its `LOCAL_RANK`, and that is the number of the GPU to take. Who takes `RANK` for it asks node 2 for a GPU 9, which is not there.
+# Two nodes stand before it with four ranks each, so it is rank 9. Within its node it is 1, its `LOCAL_RANK`, and that is the number of the GPU to take. A script that takes `RANK` instead asks node 2 for its GPU 9, and there is none.
 #
 # Follow the variables down the tree. Slurm's are known to the task, torchrun's only to the ranks. If the ranks of your script need `SLURM_PROCID`, then somebody has left torchrun out, and `srun` starts the ranks itself. Kempner's OLMo jobs do so; then the script has to make `RANK` from `SLURM_PROCID` before `init_process_group` asks for it.
 #
@@ -81,9 +83,9 @@ viz.plot_who_starts(nodes=4, gpus_per_node=4, rank=9)
 #
 # </details>
 #
-# Now a job that stands at "Initializing" has only three places to stand. Is it in the queue? `squeue` says so. Has a `torchrun` not come to the rendezvous? Then the others wait for it, because `--nnodes` is a promise. Or are all ranks there, and cannot talk? Then the **interface** is often wrong, the network card on which a library listens.
+# Now a job that has printed nothing since "Initializing" stands most often at one of three places. Is it in the queue? `squeue` says so. Has a `torchrun` not come to the rendezvous? Then the others wait for it, because `--nnodes` is a promise. Or are all ranks there, and cannot talk? Then the **interface** is often wrong, the network card on which a library listens. (And if it is none of them, look whether Python is still importing, from a slow shared disk.)
 #
-# > **To keep.** Slurm starts tasks, torchrun starts ranks: a job that has printed nothing waits at the seam of the two.
+# > **To keep.** Slurm starts tasks, torchrun starts ranks. When a job prints nothing, ask which of the two has not come.
 
 # %% [markdown]
 # ## It hangs
@@ -128,7 +130,7 @@ print(log_of(0))
 # %% [markdown]
 # Six steps, and then nothing. Look at the losses once more before you go on. Something is odd about the last one, and we come back to it.
 #
-# Nothing will come of waiting but an end: each group has a time limit, here two minutes, and then a hang looks like a death. Who is first to lose patience stands in the table then, and not who is at fault. So look while it hangs.
+# Nothing will come of waiting but an end: each group has a time limit, here two minutes, and then a hang looks like a death. torchrun then prints a table with the rank whose patience ended first, and that need not be the one at fault. So look while it hangs.
 #
 # **Where does each rank wait?** Three ways to ask, from the most to the least preparation. The script has registered Python's own `faulthandler`, so a signal lets a rank write where it is. It has started PyTorch's **debug server**, by which one address answers for all ranks, while they hang. And `py-spy` reads the stack of any Python process from outside, and needs no preparation at all, but the right to look into the process: as root, or as its owner where the system allows it.
 
@@ -247,7 +249,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. Each rank prints two halves, and here you see what ranks say of *themselves*. What they say of the other is not to be trusted: the comparison is a collective as well, and may have met another one. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the weekend's.
+# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. Each rank prints two halves, and here you see what ranks say of *themselves*. What they say of the other is not to be trusted: the comparison is a collective as well, and may have met another one. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the long one.
 #
 # </details>
 #
@@ -255,7 +257,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # | --- | --- | --- | --- |
 # | `py-spy dump --pid` | nothing, but the right to look | where a rank waits | how it came there |
 # | `faulthandler.register` | one line | the same, in each rank's log | how it came there |
-# | `start_debug_server` | one line, a free port | the same for all ranks, at one address | on gloo, the recorder's page |
+# | `start_debug_server` | one line, a free port | the same for all ranks, at one address | how they came there; over gloo its page of the recorder fails |
 # | flight recorder | a line that writes it (NCCL: its watchdog) | all calls, in order, with their lines | why a rank called |
 # | `torchfrtrace` | the files of all ranks | the first call that does not fit | who is right |
 # | `DETAIL` | a new start, and time | the call that does not fit, at once | calls that fit by chance, and what the other rank did |
@@ -271,7 +273,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 #
 # The job runs again, but a step takes twice as long as `plan` said. Is it the cluster, or is it you?
 #
-# Ask the cluster first, because that takes a minute: an **acceptance test**. All ranks add up tensors of growing size, and print how fast. NVIDIA's `nccl-tests` prints two speeds. The **algorithm bandwidth**, `algbw`, is the tensor's bytes over the seconds. But a ring sends almost two tensors over each wire, $2(p-1)/p$ of one. So the bus bandwidth, `busbw`, is that factor times `algbw`. It is what a wire has really carried, and you can hold it against a data sheet whatever the number of ranks. An `algbw` of 20 GB/s<!-- =20 --> on 16 ranks is a `busbw` of 37.5 GB/s<!-- =gauges.busbw(20, 16) -->.
+# Ask the cluster first, because that takes a minute: an **acceptance test**. All ranks add up tensors of growing size, and print how fast. NVIDIA's `nccl-tests` prints two speeds. The **algorithm bandwidth**, `algbw`, is the tensor's bytes over the seconds. But a ring sends almost two tensors over each wire, $2(p-1)/p$ of one. So the bus bandwidth, `busbw`, is that factor times `algbw`. It is what a link of the ring has really carried, and between nodes a link is all cards of a node together. So you can hold it against a data sheet, whatever the number of ranks. An `algbw` of 20 GB/s<!-- =20 --> on 16 ranks is a `busbw` of 37.5 GB/s<!-- =gauges.busbw(20, 16) -->.
 
 # %% varies="measured times"
 # %%ranks 4
@@ -298,7 +300,7 @@ for name, seconds in {
     print(f"{name:31} {1e3 * seconds:4.0f} ms, busbw {bus:4.0f} GB/s")
 
 # %% [markdown]
-# Eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> each would carry 400, and the measured ring comes near. So if your busbw is an eighth of what it should be, count the cards that NCCL uses: its log at `NCCL_DEBUG=INFO` lists them.
+# Eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> each would carry 400, and what was measured comes near. So if your busbw is an eighth of what it should be, count the cards that NCCL uses: its log at `NCCL_DEBUG=INFO` lists them.
 #
 # > **To keep.** Test the wires before you doubt your code: a minute's sweep, and busbw against the preset.
 
@@ -337,9 +339,9 @@ viz.plot_trace(runs, title="Two steps of DDP, as the profiler saw rank 0")
 # %% [markdown]
 # In the upper run all gradients fit into one bucket, which is full when backward has ended. So everything that it sends is exposed. In the lower run a bucket leaves as soon as a layer's gradients are there, and a part of the messages lies beneath the computing of other layers.
 #
-# Now look at the lengths, too. A smaller share need not be a shorter step: here ranks and their messages need the same few processors, and whatever runs beside computing slows it down. A GPU has other hardware for messages. So ask the trace for the share, and the clock for the step.
+# Now look at the lengths beside the shares. The share falls, but the exposed time may not: in small buckets there is more communication in all, and here it needs the same few processors as the computing that should hide it. A GPU has other hardware for messages. So let the trace say *what* is exposed, and the clock whether a change has helped.
 #
-# Take all spans in which a message is under way, and cut away those in which this rank computes: that is all that `exposed` does, in twenty lines that *Going deeper* shows. On a GPU the same parser reads the kernels instead, where NCCL's begin with `nccl`. Over gloo you see only DDP's overlap: FSDP on CPUs has no streams, so its gathers are always exposed, and a trace from a laptop says nothing about them.
+# Take all spans in which a message is under way, and cut away those in which this rank computes: that is all that `exposed` does, which *Going deeper* shows. On a GPU the same parser reads the kernels instead, where NCCL's begin with `nccl`. Over gloo you see only DDP's overlap: FSDP on CPUs has no streams, so its gathers are always exposed, and a trace from a laptop says nothing about them.
 #
 # ### Who is last?
 #
@@ -382,12 +384,12 @@ print(gauges.stragglers([*zip(*own, strict=True)]))
 #
 # A rank may be last because its GPU is hot, because its rows are longer, or because it waits for its data. The last is measured in the same way: take the time around `next(batches)` alone.
 #
-# > **To keep.** In a synchronous training all steps are equally long. Measure own work, or the straggler stays invisible.
+# > **To keep.** In a synchronous training a step takes equally long on all ranks. Measure own work, or the straggler stays invisible.
 
 # %% [markdown]
 # ## It is dead
 #
-# Over a weekend something dies. Meta counted 419 unplanned stops in 54 days on 16,384 GPUs. With so many a restart must not need a person. `torchrun --max-restarts=1` sees that a rank has gone, ends the others, and starts all of them anew. Whether that helps is up to the script: it has to find its last checkpoint by itself.
+# In a run of weeks something dies. Meta counted 419 unplanned stops in 54 days on 16,384 GPUs. With so many a restart must not need a person. `torchrun --max-restarts=1` sees that a rank has gone, ends the others, and starts all of them anew. Whether that helps is up to the script: it has to find its last checkpoint by itself.
 #
 # Our `train` does. The cell starts it on two ranks, lets it make thirty steps, and kills one of them as the kernel of a full node does, without a word.
 
@@ -416,7 +418,7 @@ print(f"torchrun's status {job.returncode}; each step once: {steps == [*range(1,
 viz.plot_run(metrics, title="A run that was killed once, by its own lines of JSON")
 
 # %% [markdown]
-# The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts.) The picture is drawn from the file that `train` writes, a line of JSON for each step. `python -m course_lib watch FOLDER` draws it in a terminal while the run goes on, and says what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
+# The first line is the survivor's, whose neighbour had gone. The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts.) The picture is drawn from the file that `train` writes, a line of JSON for each step. `python -m course_lib watch FOLDER` draws it in a terminal while the run goes on, and says what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
 #
 # In PyTorch 2.13 this needs a mend over gloo, which *Going deeper* shows.
 #
@@ -472,7 +474,7 @@ for name, rows in {"a state of each rank": by_rank, "one count for all": by_coun
 # %% [markdown]
 # ## It is wrong
 #
-# The job runs, it is fast, and the loss looks odd. Or it looks well, and a GPU computes wrongly: Meta found six cases of **silent data corruption** among its 419. Below, one rank has another number in one of its weights, wrong in the last bits. DDP never looks, because it averages gradients and not weights. So the ranks drift apart, each with a loss that looks right.
+# The job runs, it is fast, and the loss looks odd. Or it looks well, and a GPU computes wrongly: Meta found six cases of **silent data corruption** among its 419. Below, one rank has another number in one of its weights, wrong in the last bits. DDP never looks, because it averages gradients and not weights. All ranks make the same update, so the difference stays, and one of four holds another model, with a loss that looks right.
 
 # %%
 # %%ranks 4
@@ -486,7 +488,7 @@ dist.all_gather_object(marks, mark.item())
 [other for other in range(world_size) if marks.count(marks[other]) == 1]
 
 # %% [markdown]
-# A message of one number, and each rank knows who is unlike all others. Such a check every thousand steps costs nothing, and it finds a forgotten broadcast as well as a broken GPU.
+# A message of one number, and each rank knows who is unlike all others. Such a check every thousand steps costs little, and it finds a forgotten broadcast as well as a broken GPU. It needs copies: where FSDP alone has cut the model nobody has one, and of two copies nobody knows which is right.
 #
 # If a loss *jumps* instead, look at the gradients' norm, which jumps first. If the loss comes back within some hundred steps, go on; if not, go back to a checkpoint *before* the jump. *Going deeper* has what PaLM, OPT and Llama 3 wrote into their logbooks. And if all is smooth but worse than last time, climb the ladder of lesson 03: then a gradient is wrong, and no logbook helps.
 #
@@ -495,7 +497,7 @@ dist.all_gather_object(marks, mark.item())
 # %% [markdown]
 # ## The run book: OLMo on your nodes
 #
-# Friday again, but in the right order. A workshop of the Kempner Institute trains **OLMo 1B with DDP** on one node of four H100s, and **7B with FSDP** on two. Before you queue, predict: which strategies fit, and how long does a step of 128 sequences take?
+# Now in the right order. A workshop of the Kempner Institute trains **OLMo 1B with DDP** and **7B with FSDP**, on nodes of four H100s. We give 1B one node and 7B two. Before you queue, predict: which strategies fit, and how long does a step of 128 sequences take?
 #
 # **Predict.** Of those that fit for 7B, which one is the fastest by our formula: DDP, ZeRO-1 or FSDP? Ask what each must send, and what each must hold.
 
@@ -515,7 +517,7 @@ def planned(name, nodes, stage):
         return f"impossible: {str(error).rpartition('; ')[2]}"
     steps_s[name, nodes, stage] = best.step_s
     interval = f"four of five such runs: {best.low_s:.2f} to {best.high_s:.2f}"
-    return f"{best.step_s:.2f} s a step ({interval}), {best.memory_bytes / GiB:.0f} GiB"
+    return f"{best.step_s:.2f} s a step ({interval}), {best.memory_bytes / GiB:.0f} GiB: {best.name}"
 
 
 book = {
@@ -537,7 +539,7 @@ for line, said in book.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But the interval is far wider than the difference between the two. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has the most room left, for longer sequences for example.
+# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But the interval is far wider than the difference between the two. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has room left, for longer sequences for example. (*Four of five* is the interval of lesson 08: so many measured runs of other sources lay in one as wide.)
 #
 # </details>
 #
@@ -552,7 +554,7 @@ for line, said in book.items():
 #
 # ## What still hurts
 #
-# Sixteen GPUs run through the weekend. On Monday somebody asks for sequences of 131,072 tokens, and a single one does not fit on any of them. Two GPUs would have to share one sequence, although every token looks at all tokens before it. How should that work?
+# Sixteen GPUs run through the night. In the morning somebody asks for sequences of 131,072 tokens, and a single one does not fit on any of them. Two GPUs would have to share one sequence, although every token looks at all tokens before it. How should that work?
 
 # %%
 score()
@@ -596,7 +598,7 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 # %%
 from course_lib.ranks import meeting
 
-for function in (meeting.store_of_attempt, meeting._name_from_first, meeting._name_for_all):
+for function in (meeting.store_of_attempt, meeting.name_from_first, meeting.name_for_all):
     display(viz.show_source(function))
 
 # %% [markdown]
@@ -622,7 +624,7 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # | in the logbook | what it was | what they did |
 # | --- | --- | --- |
 # | PaLM: the loss jumps, about twenty times, in spite of clipping | certain batches, at certain weights; the same batches did no harm elsewhere | went back a hundred steps, and left out a few hundred batches |
-# | OPT-175B: the loss diverges, the loss scale falls to 0 | fp16's range; the last layer's activations grow before | an earlier checkpoint and a lower learning rate |
+# | OPT-175B: the loss diverges, the loss scale falls to 0 | seen together with it: the last layer's activations grow | an earlier checkpoint and a lower learning rate |
 # | Llama 3: the run stops, again and again | faulty GPUs and their memory in half of the cases | automatic restart, and tools that name the slow rank |
 #
 # A spike is no error by itself. After a NaN all later steps are lost, so go back to a checkpoint before it.
@@ -654,7 +656,7 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 #
 # ## Wrapping policies and sharding strategies
 #
-# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit for 7B on one node, with 16 sequences a GPU?
+# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit for 7B on one node, in micro-batches of 16 sequences?
 
 # %%
 from course_lib.config import ParallelConfig
@@ -678,7 +680,7 @@ for row in planner.wrapping_rows(one_node, planner.olmo_wrappings(one_node.model
     )
 
 # %% [markdown]
-# No pair with `NO_SHARD` fits, which is why the workshop takes FSDP for 7B. Without wrapping, all weights are whole at once, and sharding them helps little. Among those that fit the time of messages hardly differs, because a node's wires are fast and these batches are large.
+# No pair with `NO_SHARD` fits, which is why the workshop takes FSDP for 7B. Without wrapping, all weights are whole at once, so only gradients and Adam's states are really shared. Among those that fit the time of messages hardly differs, because a node's wires are fast and these batches are large.
 #
 # `make olmo` runs the real packages on your CPU: `ai2-olmo` makes 33 units of the 7B `by_block`, as our count says, and a small OLMo of `ai2-olmo-core` has the same loss under DDP, FSDP and HSDP. [Its page](../wild/OLMO.md) has what it measured. It met a trap, too: as released, asynchronous checkpoints let some runs hang, and we leave out the metric that does it.
 #
