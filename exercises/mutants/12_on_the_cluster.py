@@ -25,6 +25,12 @@ WRONG["12.1", "even"] = {
 
 # 12.3 ------------------------------------------------------------------------------------------------------------
 
+WAITS_NOWHERE = "if rank not in made and not waiting[rank] and max(calls[rank]) < number:"
+BY_GROUP, BY_SEQ = "for name, members in groups.items():", 'entry["collective_seq_id"]: entry\n'
+OPEN = (
+    '[e["collective_seq_id"] for d in dumps for e in d["entries"] if not e["retired"] and e["process_group"][0] == n]'
+)
+
 WRONG["12.3", "missing"] = {
     "returned str, not None or four things: how, the rank, the operation, and the place": {
         'return "missing", rank, missed, place(dumps[rank]["entries"][-1])': 'return "missing"'
@@ -34,9 +40,9 @@ WRONG["12.3", "missing"] = {
     },
     "returned None, but a rank strays, in a way that is called 'missing'": {
         "return None": "return None",
-        "for name, members in groups.items():": "for name, members in {}.items():",
+        BY_GROUP: "for name, members in {}.items():",
     },
-    "waits in a call itself": {"if rank not in made and not waiting[rank]": "if waiting[rank]"},
+    "waits in a call itself": {WAITS_NOWHERE: "if waiting[rank]:"},
     "but no rank strays: each call that has not come back was made by all of its group": {
         "    return None": '    return "size", 0, "gloo:all_reduce", ""'
     },
@@ -46,9 +52,21 @@ WRONG["12.3", "odd"] = {
         '("size", "input_sizes")': '("operation", "input_sizes")'
     },
     "what most ranks of its group have called": {"usual = max(values": "usual = min(values"},
+    "calls are told by their places in the dump": {
+        BY_SEQ: "place: entry\n",
+        'for entry in dumps[rank]["entries"]\n                if': (
+            'for place, entry in enumerate(dumps[rank]["entries"])\n                if'
+        ),
+    },
+    "that rank has made the call, gone on and forgotten it": {" and max(calls[rank]) < number": ""},
 }
 WRONG["12.3", "groups"] = {
     "that rank is missed, but it waits itself, in another group: it is a victim": {" and not waiting[rank]": ""},
+    "two groups of tp: that rank is missed, but it waits itself, in another group": {  # by numbers: the lowest call that is open, whichever group's
+        " and not waiting[rank]": "",
+        BY_GROUP: "for name, members in sorted(groups.items(), key=lambda one: lowest(one[0])):",
+        "    waiting =": f"    lowest = lambda n: min({OPEN}, default=0)\n    waiting =",
+    },
 }
 
 # 12.4 ------------------------------------------------------------------------------------------------------------

@@ -173,7 +173,9 @@ check("12.2", bandwidths, seed=GRADE_SEED)
 # ```
 #
 # `frames` is the stack, the innermost call first: some lines of torch, then your own files. A rank's recorder is a ring buffer and keeps
-# the last entries only, not the same number on each rank.
+# the last entries only, not the same number on each rank. But of each of its groups it has kept one call at least. Nor are all dumps from
+# the same second: a rank may have gone on before it wrote its own, and have forgotten a call in which others wait in theirs. It has made
+# that call if it has a later one of the same group.
 
 # %% [markdown]
 # Write the tool that reads them. A call that all members of its group have made alike is no problem, even if it has not come back
@@ -186,7 +188,12 @@ check("12.2", bandwidths, seed=GRADE_SEED)
 # | `"size"` | the same operation, with another size than most have | what it has called itself | where it has done so |
 #
 # With several groups most ranks that wait are victims. If rank 3 does not come to its tp group, rank 2 waits for it there, so rank 2 does
-# not come to its dp group either, and rank 0 waits for rank 2. The stray is rank 3.
+# not come to its dp group either, and rank 0 waits for rank 2. The stray is rank 3, even if that dp call is number 7 and the tp call number
+# 14: each group counts its own, so numbers of two groups say nothing about which came first.
+#
+# `groups` knows each group by its name, `process_group[0]`. All groups of tp share a description, so do not go by that. One rank strays
+# at most, and in one way, so you may look through the groups in any order. It calls something else only in a group of four or more. In
+# a group of two nobody could say which of them is the odd one.
 #
 # **Target:** `None` if no rank strays, else four things: how, the rank, the operation as `profiling_name` has it, and the place as
 # `"file:line"`, of the first frame that is not in `site-packages`.
@@ -218,7 +225,7 @@ def find_stray(dumps, groups):
         for number in {n for rank in members for n in calls[rank] if not calls[rank][n]["retired"]}:
             made = {rank: calls[rank][number] for rank in members if number in calls[rank]}
             for rank in members:
-                if rank not in made and not waiting[rank]:
+                if rank not in made and not waiting[rank] and max(calls[rank]) < number:
                     missed = next(iter(made.values()))["profiling_name"]
                     return "missing", rank, missed, place(dumps[rank]["entries"][-1])
             for how, field in (("operation", "profiling_name"), ("size", "input_sizes")):
@@ -785,8 +792,15 @@ if __name__ == "__main__":
 # Run `save_script("12.9", suspect_evaluates)` to get it as a file, with a task, and start it by `torchrun --standalone --nproc-per-node 2`. It
 # prints one loss, stands still, and ends after ten seconds, since it has told `init_process_group` to wait no longer. Before you read
 # any further, ask the ranks where they are. In another terminal, `py-spy dump --pid PID` shows a process's stack. Without py-spy, let
-# `faulthandler.dump_traceback_later(5)` be the first line of `main`. Then start it with `TORCH_DISTRIBUTED_DEBUG=DETAIL` in its
-# environment, and compare. You will find both ranks in a *training* step. Why is that?
+# `faulthandler.dump_traceback_later(5)` be the first line of `main`. You will find both ranks in a *training* step, in the same line.
+#
+# Then start it with `TORCH_DISTRIBUTED_DEBUG=DETAIL` in its environment. Each rank says which call it is in, and which the other one.
+# Believe a rank only what it says of *itself*. To compare, DETAIL calls a collective too, and here that has met another call of the other
+# rank. So it reads numbers that mean something else, and names operations that stand nowhere in the script.
+#
+# Neither tool shows where the ranks parted. Only the flight recorder does. Let a thread write what `_dump_fr_trace()` returns after five
+# seconds, as `watch` does in [lesson 12's script](../../notebooks/scripts/12_stands_still.py), and compare the last calls of both ranks
+# and their `frames`. On one rank `evaluate` is among them. Why did the next calls fit all the same?
 
 # %% [markdown]
 # Then copy it into the cell below, in place of the line with `NotImplementedError`, and mend it.

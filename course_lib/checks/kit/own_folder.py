@@ -28,4 +28,4 @@ def save_script(exercise: str, script: str, *, seed: int = 0) -> None:
     if spec.task is not None:
         torch.save(spec.task(case, seed), folder / TASK)
         argument = f" {folder}"
-    print(f"In a terminal: torchrun --nproc-per-node {case.world_size} {folder}/script.py{argument}")
+    print(f"In a terminal: torchrun --standalone --nproc-per-node {case.world_size} {folder}/script.py{argument}")

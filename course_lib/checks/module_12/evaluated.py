@@ -191,7 +191,7 @@ _EVALUATED = ScriptExercise(
         "Ask every rank where it is: py-spy dump --pid PID, or faulthandler.dump_traceback_later(5) as the first line "
         "of main. In which operation does rank 0 wait, and in which the others?",
         "They wait in two operations of the same line. So somebody has made more calls than the others before. "
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL names the first call in which they differ. Which line of rank 0 made it?",
+        "The flight recorder has them, with their lines: which is the first that another line made on rank 0?",
         "A forward of a model that fully_shard has cut gathers its weights, whether it trains or evaluates. So who "
         "has to take part? And what else does rank 0 decide by itself?",
         "If all ranks evaluate all rows, the loss is the same on each, and so is what follows from it. If they share "

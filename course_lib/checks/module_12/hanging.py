@@ -94,9 +94,10 @@ def _find(dumps: _Dumps, groups: _Groups, mistake: str = "") -> tuple[str, int, 
         calls = {rank: _calls(dumps[rank], name, mistake) for rank in members}
         for number in sorted({n for mine in calls.values() for n, entry in mine.items() if not entry["retired"]}):
             absent = [rank for rank in members if number not in calls[rank]]
+            past = [rank for rank in absent if max(calls[rank], default=0) > number and mistake != "forgotten"]
             there = {rank: calls[rank][number] for rank in members if rank not in absent}
             for rank in absent:
-                if rank not in waiting:
+                if rank not in waiting and rank not in past:
                     last = next(iter(there.values())) if mistake == "others" else dumps[rank]["entries"][-1]
                     operation = last if mistake == "own" else next(iter(there.values()))
                     return "missing", rank, operation["profiling_name"], _own(last, frame)
@@ -139,6 +140,9 @@ _HANGING = asked_exercise(
         ),
         "calls are told by their places in the dump. But a recorder keeps the last ones only, and not as many on "
         "each rank: compare collective_seq_id": partial(_find, mistake="places"),
+        "that rank has made the call, gone on and forgotten it: what it has kept of this group came later": partial(
+            _find, mistake="forgotten"
+        ),
         "the calls of all groups are counted together. Each group counts its own": partial(_find, mistake="one group"),
         "that rank is missed, but it waits itself, in another group: it is a victim": partial(_find, mistake="victims"),
     },
@@ -158,6 +162,7 @@ _HANGING = asked_exercise(
                 Hang(text="another operation", kind="operation"),
                 Hang(text="another size", kind="size"),
                 Hang(text="recorders that have kept less", kind="missing", short=True),
+                Hang(text="one has gone on before its dump", under_way=True, gone_on=True),
             ),
             praise="and the one that calls something else",
         ),
@@ -165,9 +170,9 @@ _HANGING = asked_exercise(
             points=2,
             again=True,
             cases=(
-                Hang(text="two groups of tp", kind="missing", tp=2),
+                Hang(text="two groups of tp", kind="missing", tp=2, twice="tp"),
                 Hang(text="two groups of four", kind="operation", ranks=8, tp=4, short=True),
-                Hang(text="three groups of tp", kind="missing", ranks=6, tp=2, short=True),
+                Hang(text="three groups of tp", kind="missing", ranks=6, tp=2, twice="dp", short=True),
                 Hang(text="two groups, and all is well", tp=2, short=True),
             ),
             praise="and in many groups, where most of those who wait are victims",
@@ -177,7 +182,8 @@ _HANGING = asked_exercise(
         "Begin with one group. Which calls have not come back on some rank, by their collective_seq_id? For each of "
         "them, which members of the group have no such call?",
         "A rank that has no such call is missing, unless it waits in a call of another group itself. Then "
-        "somebody else keeps it from coming.",
+        "somebody else keeps it from coming. And if it has a later call of this group, it has made that one too, "
+        "and its recorder has forgotten it.",
         "If all members are there, compare what they have called, first profiling_name and then input_sizes. "
         "collections.Counter tells what most of them have; the one that differs is the odd one.",
         "frames begins inside. Go through it until a filename that does not contain site-packages.",

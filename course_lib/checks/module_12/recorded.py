@@ -63,47 +63,74 @@ class Hang:
     kind: str = ""  # missing, operation or size; empty: nobody strays
     ranks: int = 4
     tp: int = 0
-    short: bool = False  # the ranks' recorders have kept unlike numbers of entries
+    twice: str = ""  # with rows: the kind of group, tp or dp, that makes two calls in a step
+    short: bool = False  # the recorders have kept unlike numbers of entries, and the stray's the most
     under_way: bool = False  # dumped while all of them are in the same call
+    gone_on: bool = False  # and one rank later, when its recorder has forgotten that call
     world_size: int = 1
 
     def __str__(self) -> str:
         return self.text
 
     def recordings(self, seed: int) -> list[Recording]:
-        """Two."""
+        """Two. With rows the stray is the last of its row, then the first: victims have lower numbers, then higher."""
         draw = random.Random(f"{seed} {self.text}")
-        return [self._one(draw) for _ in range(2)]
+        return [self._one(draw, self._who(draw, number)) for number in range(2)]
 
-    def _one(self, draw: random.Random) -> Recording:
-        steps, who, program = draw.randrange(3, 6), draw.randrange(1, self.ranks), self._program(draw)
-        at = 0 if self.tp else draw.randrange(3)
+    def _who(self, draw: random.Random, number: int) -> int:
+        """The rank that strays. It is not rank 0, and with rows not in the first one."""
+        if not self.tp:
+            return draw.randrange(1, self.ranks)
+        row = draw.randrange(1, self.ranks // self.tp)
+        return self.tp * row + (0 if number else self.tp - 1)
+
+    def _one(self, draw: random.Random, who: int) -> Recording:
+        steps, program = draw.randrange(3, 6), self._program(draw)
+        at = [spot.axis for spot in program].index("dp") - 1 if self.tp else draw.randrange(3)
         before = program * steps
         made = [[*before, *program[: at + 1]] for _ in range(self.ranks)]
         if self.tp:  # ranks of other rows come as far as the next call, and wait there for their column
             for rank in range(self.ranks):
-                made[rank] += program[1:2] * (rank // self.tp != who // self.tp)
+                made[rank] += program[at + 1 : at + 2] * (rank // self.tp != who // self.tp)
         wanted = None
         if self.kind:
             made[who][-1], place = self._stray(made[who][-1], draw), made[who][-2].place
             wanted = Found(self.kind, who, made[who][-1].recorded, made[who][-1].place)
             if self.kind == "missing":
                 wanted = wanted._replace(operation=made[who].pop().recorded, place=place)
+        elif self.gone_on:
+            made[who] = program * (steps + 3)
         elif not self.under_way:
             made = [before] * self.ranks
-        dumps = _dumps(made, self._groups(), last_is_open=self.under_way)
-        for dump in dumps if self.short else []:
-            del dump["entries"][: draw.randrange(1, len(before) - 2)]
+        dumps = self._forget(_dumps(made, self._groups(), last_is_open=self.under_way), who, len(program), draw)
+        if self.gone_on:
+            later = dumps[who]["entries"][len(before) + at + 1 :]
+            dumps[who]["entries"] = [{**entry, "retired": True} for entry in later]
         groups = {name: list(ranks) for (_, name), ranks in self._groups().items()}
-        return Recording(dumps, groups, wanted, program[1].recorded if self.tp else "")
+        return Recording(dumps, groups, wanted, program[at + 1].recorded if self.tp else "")
 
     def _program(self, draw: random.Random) -> list[_Spot]:
-        """Three calls of a step, in the order of their lines."""
-        axes = ("tp", "dp", "all") if self.tp else ("all",) * 3
-        lines = sorted(draw.sample(range(20, 180, 10), 3))
-        parts = zip(axes, ("model.py", _MAIN, _MAIN), lines, strict=True)
+        """The calls of a step, in the order of their lines."""
+        axes = ["all"] * 3
+        if self.tp:
+            axes = [axis for axis in ("tp", "dp", "all") for _ in range(1 + (axis == self.twice))]
+        files = ["model.py" if axis == "tp" or not (self.tp or place) else _MAIN for place, axis in enumerate(axes)]
+        lines = sorted(draw.sample(range(20, 180, 10), len(axes)))
         kinds = list(_OTHERS)
-        return [_Spot(axis, draw.choice(kinds), 4 * draw.randrange(2, 300), file, line) for axis, file, line in parts]
+        return [
+            _Spot(axis, draw.choice(kinds), 4 * draw.randrange(2, 300), file, line)
+            for axis, file, line in zip(axes, files, lines, strict=True)
+        ]
+
+    def _forget(self, dumps: list[dict[str, Any]], who: int, a_step: int, draw: random.Random) -> list[dict[str, Any]]:
+        """Drops what ring buffers no longer hold. A step's calls are left at least, so one of each of a rank's groups.
+
+        The others lose so many more than the stray that in none of its groups it has recorded fewest.
+        """
+        for rank, dump in enumerate(dumps if self.short else []):
+            most = len(dump["entries"]) - a_step
+            del dump["entries"][: 1 if rank == who else draw.randrange(a_step + 2, most + 1)]
+        return dumps
 
     def _groups(self) -> dict[tuple[str, str], list[int]]:
         """By axis and name, as PyTorch counts them."""
