@@ -104,8 +104,8 @@ check("12.1", from_slurm)
 # *Predict · medium · core · 25 minutes.* **You learn** what an acceptance test must show before you believe that a cluster is healthy.
 #
 # You have been given some nodes, and before you train you run `all_reduce_perf` of nccl-tests on all of their GPUs. It prints two
-# bandwidths. The **algorithm bandwidth**, algbw, is the size of the tensor over the time. The **bus bandwidth**, busbw, is what a wire
-# has carried in that time, if the ranks stand in a ring. Only busbw can be compared with a data sheet. But first you have to know what it
+# bandwidths. The **algorithm bandwidth**, algbw, is the size of the tensor over the time. The **bus bandwidth**, busbw, is what a link
+# of a ring has carried in that time, and between nodes a link is all cards of a node together. Only busbw can be compared with a data sheet. But first you have to know what it
 # should be, so predict it.
 
 # %% nbgrader={"grade": false, "grade_id": "12-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -131,7 +131,7 @@ print(f"last night's test of the same size took {cluster.seen_ms} ms")
 # | `slow_gb` | busbw if all cards are used, and one card of one node is the ill one |
 # | `pair_gb` | algbw of a test with one GPU on each of two nodes, whose only ring uses the ill card |
 # | `seen_gb` | busbw of last night's test |
-# | `seen_cards` | how many cards of a node have carried it, if all that did were healthy |
+# | `seen_cards` | how many cards of a node have carried it, if all that did were healthy; it comes out near a whole number |
 
 # %% nbgrader={"grade": false, "grade_id": "12-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
 nodes, gpus, cards, gbit, S, slow_gbit, seen_ms = cluster
@@ -331,7 +331,8 @@ check("12.4", exposed)
 # | **goodput** | seconds of all steps that were not lost, as a share of the time from the file's first line to its last |
 #
 # - A step takes as long as it does on its slowest rank. `tokens` are those of the whole batch, on each line.
-# - Of a step that was made twice the last time counts, and the first one is lost.
+# - A start at step n loses all later steps that were made before, whether they are made again or not. Of a step that was made twice the
+#   last time counts. Rank 0 alone writes of a start, and a line that was cut is none.
 # - For the throughput, the first `warm_up` steps after **each** start do not count, since they compile and fill caches. For the goodput
 #   they do: they have trained.
 # - The data sheet advertises its TFLOP/s with sparsity, as most of them do. The dense peak is half of that.
@@ -402,7 +403,7 @@ check("12.5", speed)
 # - **Going on.** A start goes on from the newest checkpoint, if there is one.
 # - **Keeping.** In the end the folder `checkpoints` holds the newest `keep` of them, and nothing else.
 # - **Signals.** SIGUSR1 or SIGTERM may come to any rank, at any time from the first line of `main` on. All ranks finish the step in
-#   which it came, or the first one if it came before, write a checkpoint after it, and end with status 0.
+#   which it came, or the first one of this start if it came before, write a checkpoint after it, and end with status 0.
 #
 # **Target:** after both starts the last checkpoint has one device's weights after all steps, and no step was made once more than it had to be.
 #
@@ -644,7 +645,7 @@ check("12.7", resumed_rows)
 # | --- | --- |
 # | `own` | seconds of own work, a tensor of steps × ranks; a rank may look at its own column alone |
 # | `window` | after so many steps the watchdog judges; what is left over at the end is no window |
-# | `factor` | from which on a rank is slow |
+# | `factor` | above which a rank is slow |
 #
 # So that nothing depends on how busy your machine is, nobody really works here: `measure` gives this rank the seconds of a step.
 
@@ -911,9 +912,9 @@ print(f"a checkpoint takes {table.write_s:g} s in which nothing is trained")
 # | `fitting_count` | how many stops the printed share would be right for; it need not be whole |
 # | `between_h` | hours between two unplanned stops |
 # | `small_h` | the same for the smaller run, if its GPUs stop as often as these |
-# | `gpu_years` | years of 365 days between two stops that one single GPU of the large run must answer for |
+# | `gpu_years` | years of 365 days between two stops, if the large run had only one GPU |
 # | `interval_s` | Young's interval for the large run, in seconds |
-# | `lost` | share of the time that checkpoints and what stops undo cost at this interval |
+# | `lost` | what checkpoints and undone work cost at this interval, each as a share: δ/τ + τ/2M, with the interval τ, a checkpoint's seconds δ, and M seconds between two stops |
 
 # %% nbgrader={"grade": false, "grade_id": "12-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
 counts, printed, stops, unexpected, days, gpus, small_gpus, write_s = table
