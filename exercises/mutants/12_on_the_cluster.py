@@ -62,7 +62,7 @@ WRONG["12.3", "odd"] = {
 }
 WRONG["12.3", "groups"] = {
     "that rank is missed, but it waits itself, in another group: it is a victim": {" and not waiting[rank]": ""},
-    "two groups of tp: that rank is missed, but it waits itself, in another group": {  # by numbers: the lowest call that is open, whichever group's
+    "rank 2 waits in a call itself": {  # by numbers
         " and not waiting[rank]": "",
         BY_GROUP: "for name, members in sorted(groups.items(), key=lambda one: lowest(one[0])):",
         "    waiting =": f"    lowest = lambda n: min({OPEN}, default=0)\n    waiting =",

@@ -73,9 +73,12 @@ class Hang:
         return self.text
 
     def recordings(self, seed: int) -> list[Recording]:
-        """Two. With rows the stray is the last of its row, then the first: victims have lower numbers, then higher."""
+        """Two. With rows the stray is the last of its row, then the first: victims have lower numbers, then higher.
+
+        So whoever accuses victims is wrong in one of them, in whichever order they look through ranks or groups.
+        """
         draw = random.Random(f"{seed} {self.text}")
-        return [self._one(draw, self._who(draw, number)) for number in range(2)]
+        return [self._one(draw, self._who(draw, number), tp_first=number == 1) for number in range(2)]
 
     def _who(self, draw: random.Random, number: int) -> int:
         """The rank that strays. It is not rank 0, and with rows not in the first one."""
@@ -84,7 +87,7 @@ class Hang:
         row = draw.randrange(1, self.ranks // self.tp)
         return self.tp * row + (0 if number else self.tp - 1)
 
-    def _one(self, draw: random.Random, who: int) -> Recording:
+    def _one(self, draw: random.Random, who: int, *, tp_first: bool) -> Recording:
         steps, program = draw.randrange(3, 6), self._program(draw)
         at = [spot.axis for spot in program].index("dp") - 1 if self.tp else draw.randrange(3)
         before = program * steps
@@ -106,7 +109,8 @@ class Hang:
         if self.gone_on:
             later = dumps[who]["entries"][len(before) + at + 1 :]
             dumps[who]["entries"] = [{**entry, "retired": True} for entry in later]
-        groups = {name: list(ranks) for (_, name), ranks in self._groups().items()}
+        listed = sorted(self._groups().items(), key=lambda group: tp_first and group[0][0] != "tp")
+        groups = {name: list(ranks) for (_, name), ranks in listed}
         return Recording(dumps, groups, wanted, program[at + 1].recorded if self.tp else "")
 
     def _program(self, draw: random.Random) -> list[_Spot]:
