@@ -636,7 +636,7 @@ check("12.7", resumed_rows)
 #
 # A GPU that is too warm runs at a lower clock. It is not dead, there is no error, and the run is a third slower than yesterday. A look at the
 # step times does not tell which rank it is: in each step everybody waits for the slowest, so all of them have measured the same. What
-# tells is each rank's **own work**, the seconds from the step's begin to its first collective. The slow one is a **straggler**.
+# tells is each rank's **own work**, the seconds from the step's beginning to its first collective. The slow one is a **straggler**.
 #
 # Write a script for `torchrun` that watches a run. The check starts it on 4 and on 2 processes and gives it one argument, a folder. In it
 # lies `task.pt`, a dict:

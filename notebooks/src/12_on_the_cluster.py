@@ -33,7 +33,7 @@ viz.plot_first_questions()
 # - let a job survive a dead rank and its time limit, and lose no row of the data.
 # - predict OLMo 7B on your nodes before you queue for them.
 #
-# *Fifty minutes; the exercises come on top. No GPU, no Slurm and no root is needed.*
+# *One hour; the exercises come on top. No GPU, no Slurm and no root is needed.*
 #
 # <details><summary>Before you start</summary>You need data parallelism from lesson 03, FSDP from 06, and Young's formula from 08. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on two nodes that it makes itself; NCCL did not run for this page, and sentences about it say so.</details>
 
@@ -347,7 +347,7 @@ viz.plot_trace(runs, title="Two steps of DDP, as the profiler saw rank 0")
 #
 # Sixteen ranks wait for the slowest one, the straggler. Which is it? The log has the seconds of each step, from each rank. Below, four ranks work and then add up; one of them is slow on purpose.
 #
-# **Predict.** Each rank measures its whole step, from its begin to the end of the all-reduce. Three work 20 ms<!-- =20 -->, one 50. How long does a *fast* rank say that its step took?
+# **Predict.** Each rank measures its whole step, from its beginning to the end of the all-reduce. Three work 20 ms<!-- =20 -->, one 50. How long does a *fast* rank say that its step took?
 
 # %%
 # %%ranks 4 --pull own,whole
@@ -378,7 +378,7 @@ print(gauges.stragglers([*zip(*own, strict=True)]))
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Fifty, as long as the slow rank's, because the all-reduce lets it wait. Whoever reads step times sees sixteen ranks that are equally slow. Only the time of a rank's own work tells them apart, from the begin of the step to its first collective.
+# Fifty, as long as the slow rank's, because the all-reduce lets it wait. Whoever reads step times sees sixteen ranks that are equally slow. Only the time of a rank's own work tells them apart, from the beginning of the step to its first collective.
 #
 # </details>
 #
