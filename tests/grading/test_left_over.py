@@ -25,7 +25,8 @@ FUNCTIONS = {
     for key, spec in exercises().items()
     if isinstance(spec, ProbeExercise) and not isinstance(answer := answer_of(key, defined_in, "solutions"), type)
 }
-# Numbers and words, which nobody can overwrite; models, groups and parameters, of which each exercise says what becomes of them.
+# Numbers and words, which nobody can overwrite; models, groups and parameters, of which each exercise says what
+# becomes of them.
 NOTHING_TO_OVERWRITE = {
     *("01.1", "01.3", "01.5", "01.7", "01.8", "01.9", "02.10", "03.1", "03.2", "03.5", "03.6", "04.4", "04.5", "04.6"),
     *("07.1", "07.8", "08.1", "08.5", "08.9", "12.1"),
