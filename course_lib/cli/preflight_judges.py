@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from course_lib.cli.preflight_facts import TORCHRUN_PORT, Alone, Together
 from course_lib.hardware import ClusterSpec
+from course_lib.hardware import wires as wires_of
 from course_lib.units import GiB, MiB, format_bytes, format_seconds
 
 _CLOCK_LOOK_S, _CLOCK_WRONG_S = 0.1, 5.0
@@ -194,13 +195,14 @@ def wires(ranks: Sequence[Alone], found: Sequence[Together], cluster: ClusterSpe
 
 
 def _wire(ranks: Sequence[Alone], cluster: ClusterSpec) -> tuple[str, float]:
-    """What limits a ring: the links of a node, or its cards' share for so many ranks."""
-    inside = cluster.inside.bandwidth_bytes_per_s
-    if len({one.host for one in ranks}) == 1:
-        return cluster.inside.name, inside
-    per_node = min(one.local_ranks for one in ranks)
-    cards = min(per_node, cluster.gpus_per_node) * cluster.between.bandwidth_bytes_per_s
-    return (cluster.inside.name, inside) if inside < cards else (cluster.card.name, cards)
+    """What limits a ring of these ranks: the links of a domain, or its cards' share for so many ranks."""
+    hosts, per_node = len({one.host for one in ranks}), min(one.local_ranks for one in ranks)
+    in_domain = per_node * min(hosts, cluster.nodes_in_domain)
+    there = wires_of(cluster).joining(in_domain)
+    network = there.network_bytes_per_s * min(in_domain, there.domain) / there.domain
+    if hosts <= cluster.nodes_in_domain or there.inside_bytes_per_s < network:
+        return cluster.inside.name, there.inside_bytes_per_s
+    return cluster.card.name, network
 
 
 def _rate(bytes_per_s: float) -> str:

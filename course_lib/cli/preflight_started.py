@@ -19,11 +19,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from course_lib.cli.preflight import COMMAND, Preflight, can_meet, judged_alone, report, say
 from course_lib.cli.preflight_facts import Alone, Together, look_alone, look_together
+from course_lib.cli.slurm import FIRST_PORT, PORTS
 from course_lib.gauges.acceptance import SweepRow
 from course_lib.ranks import devices, meeting
 
 _MEET, _WORK = timedelta(seconds=60), timedelta(seconds=120)
-_FIRST_PORT, _PORTS = 10_000, 20_000
 
 
 def preflight_started(asked: Preflight) -> NoReturn:
@@ -101,7 +101,7 @@ def _take_from_slurm() -> None:
         "LOCAL_RANK": given["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": str(tasks_here(given["SLURM_STEP_TASKS_PER_NODE"], int(given["SLURM_NODEID"]))),
         "MASTER_ADDR": first,
-        "MASTER_PORT": str(_FIRST_PORT + int(given["SLURM_JOB_ID"]) % _PORTS),
+        "MASTER_PORT": str(FIRST_PORT + int(given["SLURM_JOB_ID"]) % PORTS),
     }
 
 

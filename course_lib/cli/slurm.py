@@ -10,7 +10,7 @@ from course_lib.cli.slurm_config import COMMAND, OPTIONS, Job, read_job
 
 _NOTICE_S, _LEAVE_S = 120, 100  # a long step and a checkpoint fit in, and the ranks end before Slurm ends them
 _RESTARTS = 3
-_FIRST_PORT, _PORTS = 10_000, 20_000  # below them are the system's, above those that Linux lends to connections
+FIRST_PORT, PORTS = 10_000, 20_000  # below them are the system's, above those that Linux lends to connections
 
 
 def slurm_command(overrides: Sequence[str]) -> int:
@@ -57,7 +57,7 @@ def _options(job: Job) -> Iterator[str]:
 def _meeting() -> Iterator[str]:
     yield "set -euo pipefail"
     yield 'first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    yield f"port=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))"
+    yield f"port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
 
 
 def _launch(job: Job) -> Iterator[str]:

@@ -16,17 +16,16 @@ from typing import Any, NoReturn
 
 import yaml
 
-from course_lib.cli import train_metrics
 from course_lib.cli.compose import refuse
 from course_lib.cli.settings import every
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_model import EXPORT
 from course_lib.cli.train_settings import TRAIN
+from course_lib.gauges.run_log import CONFIG, METRICS
 from course_lib.training import step_folders
 from course_lib.training.checkpoint import replaced
 from course_lib.training.loop import Step
 
-_CONFIG = "config.yaml"
 TIME_IS_UP = "TIME_IS_UP"
 _FREE = tuple(setting.name for setting in every(TRAIN) if setting.free)
 
@@ -51,7 +50,7 @@ def taken(run: TrainRun) -> Iterator[None]:
         _check(run, run.out)
         try:
             (run.out / TIME_IS_UP).unlink(missing_ok=True)
-            _write(run.out / _CONFIG, run.as_yaml())
+            _write(run.out / CONFIG, run.as_yaml())
             yield
         finally:
             if not _has_checkpoint(run.out):
@@ -66,7 +65,7 @@ def _has_checkpoint(folder: Path) -> bool:
 
 
 def _has_steps(folder: Path) -> bool:
-    metrics = folder / train_metrics.FILE
+    metrics = folder / METRICS
     return metrics.is_file() and metrics.stat().st_size > 0
 
 
@@ -82,7 +81,7 @@ def _clear(folder: Path) -> None:
         path.unlink(missing_ok=True)
     if _has_steps(folder):
         return
-    for path in (folder / _CONFIG, folder / train_metrics.FILE):
+    for path in (folder / CONFIG, folder / METRICS):
         path.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
@@ -102,8 +101,8 @@ def _check(run: TrainRun, folder: Path) -> None:
     if done >= run.steps:
         rule = f"the run in {str(folder)!r} has {done} already"
         refuse(COMMAND, f"steps={run.steps}", rule, f"give steps > {done}, or another folder as out=")
-    if (folder / _CONFIG).is_file():
-        _check_values(run, (folder / _CONFIG).read_bytes())
+    if (folder / CONFIG).is_file():
+        _check_values(run, (folder / CONFIG).read_bytes())
     elif any(path.suffix != ".unfinished" for path in folder.iterdir()):
         _refuse(folder, "it is there already, and each run has its own")
 
@@ -114,7 +113,7 @@ def _check_values(run: TrainRun, text: bytes) -> None:
     try:
         begun = dict(_flat(yaml.safe_load(text.decode("utf-8"))))
     except (yaml.YAMLError, AttributeError, UnicodeDecodeError, RecursionError):
-        _refuse(run.out, f"its {_CONFIG} is of no run")
+        _refuse(run.out, f"its {CONFIG} is of no run")
     for name, value in _flat(run.values):
         if name not in free and begun.get(name) != value:
             rule = f"the unfinished run in {str(run.out)!r} began with {name}={begun.get(name)}"
@@ -170,7 +169,7 @@ def kept(run: TrainRun, *, can_resume: bool = True) -> str:
     except ValueError:  # which the line has said
         return ""
     if found is None:
-        words = f"; {out} keeps {train_metrics.FILE} and no checkpoint: the same command begins anew"
+        words = f"; {out} keeps {METRICS} and no checkpoint: the same command begins anew"
         return words if _has_steps(run.out) else ""
     if can_resume and not step_folders.damage(found):
         return f"; {out} keeps step {step_folders.step_of(found)}: the same command goes on from there"
@@ -189,7 +188,7 @@ def finish(run: TrainRun, steps: Sequence[Step]) -> str:
     last = step_folders.latest(run.out)
     assert last is not None  # `work` has written it
     export = "" if run.folder is None else f", {EXPORT}/"
-    return f"{words}\nwritten: {_CONFIG}, {train_metrics.FILE}, {last.name}/{export} in {run.out}"
+    return f"{words}\nwritten: {CONFIG}, {METRICS}, {last.name}/{export} in {run.out}"
 
 
 def _write(path: Path, text: str) -> None:

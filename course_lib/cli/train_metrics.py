@@ -12,13 +12,13 @@ import torch
 
 from course_lib.cli.train_config import TrainRun
 from course_lib.costs.model.flops import training_flops
+from course_lib.gauges.run_log import METRICS
 from course_lib.hardware import device_called
 from course_lib.ranks.devices import Choice
 from course_lib.training.checkpoint import replaced
 from course_lib.training.loop import Step
 from course_lib.units import format_bytes
 
-FILE = "metrics.jsonl"
 _MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
 _FORMATS = {"float32": "fp32", "bfloat16": "bf16"}  # of data sheets; of float64 they are not asked
 
@@ -32,12 +32,12 @@ class Metrics:
 
     def begin(self, folder: Path, steps: Sequence[Step]) -> None:
         """Write the steps that are done; whatever came after the checkpoint that has them is dropped."""
-        with replaced(folder / FILE) as file:
+        with replaced(folder / METRICS) as file:
             file.write(b"".join(map(self._line, steps)))
 
     def append(self, folder: Path, step: Step) -> None:
         """Write one more, in one go: a run that is killed leaves whole lines."""
-        with open(folder / FILE, "ab", buffering=0) as file:
+        with open(folder / METRICS, "ab", buffering=0) as file:
             file.write(self._line(step))
 
     def _line(self, step: Step) -> bytes:

@@ -14,7 +14,7 @@ import yaml
 from course_lib.cli import settings
 from course_lib.cli.commands import WATCH
 from course_lib.cli.compose import parse_overrides, path_given, refuse
-from course_lib.gauges.run_log import METRICS, LoggedStep, alarms, columns, read_run
+from course_lib.gauges.run_log import CONFIG, METRICS, LoggedStep, alarms, columns, read_run
 from course_lib.units import format_seconds
 
 COMMAND = "watch"
@@ -74,7 +74,7 @@ def _heading(name: str, steps: Sequence[LoggedStep], wanted: int | None, when: s
 def _steps_wanted(folder: Path) -> int | None:
     """How many the run shall have, if `train` wrote it."""
     try:
-        said = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        said = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
         return int(said["steps"])
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
         return None

@@ -26,9 +26,9 @@ def exposed(events: Events) -> Exposed:
     communication, computation = sorted_out(events)
     computed = spans_of(computation)
     by_name = {}
-    for name in sorted({event["name"] for event in communication}):
-        mine = spans_of(event for event in communication if event["name"] == name)
-        by_name[name.partition("(")[0]] = length(without(mine, computed)) / 1e6
+    for name in sorted({_plain_name(event) for event in communication}):
+        mine = spans_of(event for event in communication if _plain_name(event) == name)
+        by_name[name] = length(without(mine, computed)) / 1e6
     communicated = spans_of(communication)
     alone = length(without(communicated, computed))
     return Exposed(length(communicated) / 1e6, alone / 1e6, alone / (length(communicated) or 1.0), by_name)
@@ -43,6 +43,11 @@ def sorted_out(events: Events) -> tuple[Events, Events]:
         return nccl, [event for event in kernels if not event["name"].startswith("nccl")]
     gloo = [event for event in timed if event["name"].startswith("gloo:")]
     return gloo, [event for event in timed if event["name"].startswith("aten::")]
+
+
+def _plain_name(event: Mapping[str, Any]) -> str:
+    """Without the types of a kernel's arguments, which several kernels of one name may have."""
+    return str(event["name"].partition("(")[0])
 
 
 def spans_of(events: Iterable[Mapping[str, Any]]) -> Spans:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from course_lib.errors import four_parts
 from course_lib.gauges.own_work import stragglers
 
-METRICS = "metrics.jsonl"
+METRICS, CONFIG = "metrics.jsonl", "config.yaml"  # in the folder of a run
 _BEFORE, _LEAST = 16, 8  # steps that say what is usual, and how few of them do
 _DEVIATIONS, _HIGHER = 6.0, 1.1  # of a spike, which is also higher than the usual by a tenth
 _MAD = 1.4826  # median absolute deviations of a normal distribution that make its standard deviation

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from course_lib.cli import train_metrics, train_run
+from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.cli.train_metrics import Metrics
 from course_lib.costs.model.flops import training_flops
+from course_lib.gauges.run_log import METRICS
 from course_lib.hardware import load_device
 from course_lib.ranks.devices import Choice
 from course_lib.training.learning_rate import LearningRate
@@ -33,7 +34,7 @@ def short_text(monkeypatch):
 
 
 def rows(folder):
-    return [json.loads(line) for line in (folder / train_metrics.FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
 
 
 def test_each_step_has_a_line(tmp_path, capsys):
@@ -67,7 +68,7 @@ def test_going_on_drops_what_came_after_the_checkpoint(tmp_path):
     metrics = Metrics(read_train(SMALL), CPU)
     metrics.begin(tmp_path, [STEP])
     metrics.append(tmp_path, replace(STEP, number=3))
-    with open(tmp_path / train_metrics.FILE, "a") as file:
+    with open(tmp_path / METRICS, "a") as file:
         file.write('{"step": 4, "lo')
     metrics.begin(tmp_path, [STEP])
     metrics.append(tmp_path, replace(STEP, number=3, norm=math.inf))

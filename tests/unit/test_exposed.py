@@ -41,3 +41,13 @@ def test_kernels_alone_count_where_a_gpu_ran():
 
 def test_a_step_that_sends_nothing_exposes_nothing():
     assert exposed([event("aten::mm", 0, 9)]) == (0, 0, 0, {})
+
+
+KERNELS = [("float", 0), ("half", 100)]
+
+
+def test_kernels_of_one_name_and_other_types_are_one_collective():
+    kernels = [
+        event(f"ncclDevKernel_AllReduce({kind})", 100 * k, 100 * k + 50, "kernel") for k, kind in enumerate("ab")
+    ]
+    assert exposed(kernels).by_name == {"ncclDevKernel_AllReduce": pytest.approx(100e-6)}

@@ -129,6 +129,17 @@ def test_wires_are_held_against_a_preset(ranks, gigabytes_per_s, verdict, said):
     assert found.verdict == verdict and said in found.line
 
 
+@pytest.mark.parametrize(
+    ("ranks", "cluster", "limit"),
+    [
+        (HERE, "kempner_h100", "of the 450 GB/s of NVLink 4"),  # no switch: a ring uses the links to all three others
+        (RANKS, "gb200_nvl72", "of the 900 GB/s of NV"),  # two of a rack's hosts are one domain
+    ],
+)
+def test_a_ring_is_held_against_what_the_one_model_of_wires_says(ranks, cluster, limit):
+    assert limit in judges.wires(ranks, sweep(300), load_cluster(cluster)).line
+
+
 def test_a_line_each_and_a_status(capsys):
     looked = judges.Finding("space", "look", "5 GiB free", "rule", "way out")
     assert say([looked]) == 0 and say([looked, judges.interfaces(with_rank(2, gloo="eth7"))]) == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from course_lib.checks.kit.traces import Event, events_of, length, union, without
+from course_lib.checks.kit.traces import Event, events_of, union
+from course_lib.gauges.exposed import length, without
 
 
 def event(start, end):

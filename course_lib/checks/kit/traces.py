@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import course_lib.gauges.exposed as exposed
 from course_lib.gauges.exposed import Spans
-from course_lib.gauges.exposed import length as length  # passed on, beside what is read from a file
-from course_lib.gauges.exposed import union as joined
-from course_lib.gauges.exposed import without as without
 
 
 class Event(NamedTuple):
@@ -46,4 +44,4 @@ def named(events: Iterable[Event], start: str) -> list[Event]:
 
 def union(events: Iterable[Event]) -> Spans:
     """When at least one of them runs."""
-    return joined((event.start, event.end) for event in events)
+    return exposed.union((event.start, event.end) for event in events)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.traces import Event, events_of, length, named, union, without
+from course_lib.checks.kit.traces import Event, events_of, named, union
+from course_lib.gauges.exposed import length, without
 from course_lib.ranks.script import Ended
 from course_lib.verify.equality import close, scale_of
 from course_lib.verify.ratios import exactly, times

@@ -11,8 +11,9 @@ from typing import Any
 from course_lib.checks.kit.asked import asked_exercise
 from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.traces import Event, length, union, without
+from course_lib.checks.kit.traces import Event, union
 from course_lib.checks.module_12.traced import COLLECTIVE, Trace, TracedStep
+from course_lib.gauges.exposed import length, without
 from course_lib.verify.numbers import number_of
 
 _KIND = re.compile(COLLECTIVE + r"([A-Za-z]+)")
