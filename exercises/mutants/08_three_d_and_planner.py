@@ -247,7 +247,6 @@ FORWARD = "        model(rows).square().mean().backward()"
 
 WRONG["08.11", "exposed"] = {
     "that is what is hidden": {"running[1] == 0": "running[1] > 0"},
-    "every cpu_op counts as compute": {'one["name"].startswith("aten::")': 'one.get("cat") == "cpu_op"'},
     "those are milliseconds": {"return total": "return total / 1000"},
     "exactly 2.0 x the ranks' average": {" / ranks)": ")"},
     "was it put back after the all-reduce?": {"p.grad.copy_(part.view_as(p) / ranks)": "pass"},
@@ -257,6 +256,10 @@ WRONG["08.11", "exposed"] = {
         f"    def after():\n{FORWARD}": "    def after():",
     },
     "there is no after0.json": {"/{name}{rank}.json": "/{name}_{rank}.json"},
+}
+# Of a step that communicates after its backward this is seen only if a launch was slow: else by the step that hides.
+WRONG["08.11", "exposed or hidden"] = {
+    "every cpu_op counts as compute": {'one["name"].startswith("aten::")': 'one.get("cat") == "cpu_op"'},
 }
 WRONG["08.11", "hidden"] = {
     "that is all time of the collectives": {"and running[1] == 0": ""},

@@ -42,7 +42,7 @@ def test_the_untouched_stub_gets_none(exercise, answers):
 def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answer, hangs):
     result = check(exercise, answer, timeout=HANG_S if hangs else 10.0)
     failed = next(found for found in result.levels if not found.passed)
-    assert (failed.name, failed.points) == (level, 0)
+    assert failed.name in level.split(" or ") and failed.points == 0  # what is measured may show it later
     assert reason in failed.detail
 
 
