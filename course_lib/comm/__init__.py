@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from course_lib.door import listed_names
 
 if TYPE_CHECKING:
+    from course_lib.comm.around import pass_on
     from course_lib.comm.clock import EmulatedClock, compute, emulated, span
     from course_lib.comm.collectives import (
         all_gather,
@@ -30,5 +31,6 @@ if TYPE_CHECKING:
     from course_lib.comm.p2p import Work, irecv, isend, recv, send
     from course_lib.comm.sweep import sweep_all_reduce
     from course_lib.comm.switches import settings
+    from course_lib.comm.uneven import all_to_all_uneven
 else:
     __getattr__, __dir__ = listed_names(__name__)

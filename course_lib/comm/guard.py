@@ -7,11 +7,13 @@ collective first exchanges a descriptor of fixed size, outside the ledger, and a
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib.comm.call import words_device_of
@@ -60,6 +62,34 @@ def agree(mine: Descriptor, problem: str, group: ProcessGroup) -> None:
     if troubled:
         raise ValueError(troubled[0][1])
     raise ValueError(_mismatch(dict(zip(ranks, (descriptor for descriptor, _ in everyone), strict=True))))
+
+
+def agree_pairwise(
+    operation: str, outgoing: Sequence[Tensor], incoming: Sequence[Tensor], call: int, group: ProcessGroup
+) -> None:
+    """Raise the same ValueError on every rank unless each has room for exactly what every other one sends it.
+
+    Cost: one native all-gather of 2 p + 2 numbers.
+    """
+    dtype = str(outgoing[0].dtype)
+    mine = [x.numel() for x in (*outgoing, *incoming)]
+    numbers = torch.tensor([*mine, _code(dtype), call], device=words_device_of(group))
+    table = [torch.empty_like(numbers) for _ in range(group.size())]
+    backend: Any = group._get_backend(numbers.device)
+    backend.allgather([table], [numbers]).wait()
+    rows, p = torch.stack(table).tolist(), group.size()
+    names = dist.get_process_group_ranks(group)
+    for sender, receiver in ((a, b) for a in range(p) for b in range(p)):
+        sent, room = rows[sender][receiver], rows[receiver][p + sender]
+        if sent != room:
+            values = f"rank {names[sender]} sends {sent} numbers to rank {names[receiver]}, which expects {room}"
+            raise ValueError(
+                four_parts(operation, values, "both ends know the size", "let ranks exchange counts first")
+            )
+    for field, place in (("dtype", 2 * p), ("call", 2 * p + 1)):
+        if len({row[place] for row in rows}) > 1:
+            values, rule = f"{field}s differ between ranks", f"all ranks must call with the same {field}"
+            raise ValueError(four_parts(operation, values, rule, _WAY_OUT[field]))
 
 
 def _mismatch(descriptors: dict[int, Descriptor]) -> str:

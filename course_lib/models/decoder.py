@@ -7,6 +7,8 @@ heads and F the inner size of the feed-forward block.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +17,13 @@ from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
 
 _INIT_STD = 0.02
+
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, A, S, D), k and v (B, K, S, D) -> (B, A, S, D)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """To each position a weighted mean of the values up to its own."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
 class Attention(nn.Module):
@@ -32,6 +41,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, config.kv_size, bias=bias)
         self.v_proj = nn.Linear(config.hidden_size, config.kv_size, bias=bias)
         self.o_proj = nn.Linear(config.query_size, config.hidden_size, bias="attention_output" in config.biases)
+        self.mix: Mix = causal  # the one place where positions meet: who cuts the sequence replaces it
 
     def forward(self, x: Tensor, angles: Tensor | None) -> Tensor:
         q = self._heads(self.q_proj(x))  # (B, A, S, D)
@@ -39,7 +49,7 @@ class Attention(nn.Module):
         v = self._heads(self.v_proj(x))  # (B, K, S, D)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        mixed = self.mix(q, k, v)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))  # (B, S, H)
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ class Ends:
     loss: Callable[[Tensor, Tensor], Tensor] = steps.loss_of  # of what the model gave on this rank, and targets
     whole: Callable[[Tensor], Tensor] = _unchanged  # the output, of what the model gave on this rank
     boundary: Callable[[Tensor], Tensor] = _unchanged  # this rank's part of what one stage hands to the next
+    mine: Callable[[Tensor], Tensor] = _unchanged  # of a share's inputs or targets, the positions of this rank
+    summed: Callable[[float], float] = lambda loss: loss  # a share's loss, of what this rank has of it
     told: Callable[[Tensor], None] = lambda inputs: None  # hears of the inputs before each forward
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # forward and backward of a batch
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # of all micro-batches but the last
@@ -58,12 +60,14 @@ class Engine:
 
     def cut(self, batch: Batch) -> list[Batch]:
         """A rank's share of a batch in micro-batches."""
-        return steps.micro_batches(batch, self.n_microbatches)
+        inputs, targets = batch
+        return steps.micro_batches((self.ends.mine(inputs), self.ends.mine(targets)), self.n_microbatches)
 
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for a share, on every rank that works on it."""
-        self.ends.told(inputs)
-        return self.ends.whole(self.model(inputs))
+        mine = self.ends.mine(inputs)
+        self.ends.told(mine)
+        return self.ends.whole(self.model(mine))
 
     def run(self, inputs: Sequence[Tensor], loss: Loss) -> None:
         """Add the gradients of the losses' sum to `.grad`; whoever averages does it in the last backward."""
@@ -75,4 +79,4 @@ class Engine:
 
     def shared(self, summed: float) -> float:
         """A share's summed loss, on every rank that works on it."""
-        return summed
+        return self.ends.summed(summed)

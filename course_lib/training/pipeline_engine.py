@@ -51,11 +51,12 @@ class PipelineEngine(Engine):
 
     def output(self, inputs: Tensor) -> Tensor:
         """The output for a share, which passes the stages in one piece, on every rank of the pipeline."""
-        self.ends.told(inputs)
-        shapes = self.passed_on(inputs)
-        mine = self.pipeline.forward(inputs, shapes)
+        whole = self.passed_on(inputs)[-1]  # of all positions, where ranks share them
+        mine = self.ends.mine(inputs)
+        self.ends.told(mine)
+        output = self.pipeline.forward(mine, self.passed_on(mine))
         last = self.pipeline.peer(self.schedule.n_stages - 1)
-        mine = self.ends.whole(mine) if dist.get_rank() == last else self.pipeline.room(shapes[-1])
+        mine = self.ends.whole(output) if dist.get_rank() == last else self.pipeline.room(whole)
         return comm.broadcast(mine.contiguous(), src=last, group=self.group)
 
     def run(self, inputs: Sequence[Tensor], loss: Loss) -> None:
@@ -71,7 +72,8 @@ class PipelineEngine(Engine):
         """The last stage's loss. Cost: a broadcast of one number."""
         mine = torch.tensor([summed], dtype=torch.float64, device=self.pipeline.device)
         names = dist.get_process_group_ranks(self.group)
-        return comm.broadcast(mine, src=names[self.last_rank], group=self.group).item()
+        of_stage = comm.broadcast(mine, src=names[self.last_rank], group=self.group).item()
+        return self.ends.summed(of_stage)
 
     def passed_on(self, inputs: Tensor) -> list[Tensor]:
         """What each stage takes for such inputs; every rank finds it out for itself, once."""

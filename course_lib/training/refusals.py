@@ -9,6 +9,7 @@ from torch import nn
 
 from course_lib.errors import four_parts
 from course_lib.parallel.table import agreement
+from course_lib.parallel.table.layout import coordinates
 from course_lib.parallel.table.local import Local, own_part
 from course_lib.training.batches import IGNORED
 
@@ -72,7 +73,8 @@ def bad_loss(local: Local, losses: Sequence[float], at: Mapping[str, int]) -> st
 
 def _who(local: Local, shares: Sequence[int], at: Mapping[str, int]) -> str:
     """The ranks that have these shares: rank 2, or ranks 1, 2."""
-    ranks = [str(local.name_of(dp=share, **at)) for share in shares]
+    places = list(coordinates({axis: local.size(axis) for axis in local.layout.row_axes}))
+    ranks = [str(local.name_of(**places[share], **at)) for share in shares]
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(ranks)}"

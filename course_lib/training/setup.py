@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
 from course_lib.parallel.table.local import Local, own_part
+from course_lib.parallel.table.mesh import joined
 from course_lib.training.engine import Engine
 
-ORDER = (("tensor",), ("stages",), ("replicate", "zero", "fully_shard"))  # one of each
+ORDER = (("tensor",), ("context",), ("experts",), ("stages",), ("replicate", "zero", "fully_shard"))  # one of each
 
 
 @dataclass
@@ -46,6 +48,35 @@ class Setup:
             values, way_out = f"applied after {too_late[0]}", f"apply each once, in the order {order}"
             raise ValueError(four_parts(name, values, "each technique takes what the one before left", way_out))
         self.applied[name] = axis
+
+    def data_axes(self, *, experts: bool) -> list[str]:
+        """The axes over which gradients are added up: "dp", and "cp", whose ranks have terms of every gradient.
+
+        Of what is no expert also those along "ep", if `experts`: these read other rows, and have the same of it.
+        """
+        inner = ["ep"] * (experts and "experts" in self.applied) + ["cp"] * ("context" in self.applied)
+        return ["dp", *inner]
+
+    def take_over(self, *, experts: bool) -> ProcessGroup:
+        """The ranks along `data_axes`, over which a data technique averages from here on."""
+        local, axes = self.local, self.data_axes(experts=experts)
+        local.layout.averaged |= set(axes)
+        for name, place in local.layout.places.items():
+            # Before, they were to be added up after backward, for themselves.
+            if place.partial & set(axes):
+                local.layout.write(name, partial=place.partial - set(axes))
+        return self.joined(axes)
+
+    def joined(self, axes: list[str]) -> ProcessGroup:
+        """The ranks along some axes of the mesh."""
+        assert self.local.mesh is not None  # `begin` has seen it
+        return self.local.group(axes[0]) if len(axes) == 1 else joined(self.local.mesh, axes)
+
+    def refuse_after(self, name: str, earlier: tuple[str, ...], way_out: str) -> None:
+        """Refuse a technique that does not know what an earlier one left."""
+        if found := [other for other in earlier if other in self.applied]:
+            values, rule = f"applied after {' and '.join(found)}", "it averages along dp alone"
+            raise ValueError(four_parts(name, values, rule, f"apply {way_out}"))
 
     def check_own(self, name: str, way_out: str) -> None:
         """Refuse parameters that PyTorch has distributed, for a technique that cannot take DTensors."""

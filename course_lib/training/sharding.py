@@ -1,5 +1,8 @@
 """The techniques of sharded data parallelism: the ranks along "dp" share optimizer states, gradients and weights.
 
+After `context` and `experts` the ranks along "cp" and "ep" share them, too: these have the same weights as well.
+Experts, of which the ranks along "ep" have different ones, lie in rows of their own, shared along "dp" and "cp" alone.
+
 trainer = Trainer(model, config, mesh=make_mesh(dp=4), apply=(fully_shard(by_block),))
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Literal, get_args
 
 import torch
@@ -16,7 +20,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
 from course_lib.parallel.data import replicate as broadcast
-from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.flat_row import Apart, Sharing
 from course_lib.parallel.sharding.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk
 from course_lib.parallel.sharding.sharded import ShardedModel
 from course_lib.parallel.sharding.stage_rows import StageRows
@@ -24,7 +28,6 @@ from course_lib.parallel.sharding.units import label_of, rows_of, weights_of_uni
 from course_lib.parallel.sharding.wrapping import Names, Policy, by_block
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.layout import Layout, coordinates
-from course_lib.parallel.table.local import Local
 from course_lib.parallel.table.mesh import groups_within
 from course_lib.parallel.table.placement import Flat
 from course_lib.training.pipeline_engine import PipelineEngine
@@ -98,7 +101,7 @@ def fully_shard(
         options |= {"offload_policy": type(offload_policy).__name__}
         group = begin(setup, "fully_shard", options)
         quantised = _is_quantised(gather_dtype, strategy, setup)
-        inside, copies = _who_shares(setup.local, parts_of(strategy, shards, group.size()))
+        inside, copies = _who_shares(setup, group, parts_of(strategy, shards, group.size()))
         sharing = Sharing(
             inside,
             group,
@@ -106,7 +109,7 @@ def fully_shard(
             reduce_dtype=reduce_dtype,
             algorithm=algorithm,
             copies=copies,
-            secondary=_who_shares(setup.local, secondary)[0] if secondary is not None else None,
+            secondary=_who_shares(setup, group, secondary)[0] if secondary is not None else None,
             quantised=quantised,
             offload=offload_policy is not None,
         )
@@ -168,14 +171,18 @@ def begin(
     if "stages" in setup.applied and not under_stages:
         values, rule = "applied after stages", "a pipeline's stages share the optimizer's states alone"
         raise ValueError(four_parts(name, values, rule, "apply zero(1) or replicate(), or leave the other one out"))
-    group = setup.local.group(AXIS)
-    agreement.same_model(name, setup.model, options, group)
+    group, replicas = setup.take_over(experts=True), setup.local.group(AXIS)
+    agreement.same_model(name, setup.model, options, replicas)
     layout = setup.local.layout
     numbers = min(sum(layout.size_at(n, at) for n in layout.trained) for at in coordinates(layout.sizes))
     if numbers < group.size():
-        values, way_out = f"{numbers} trained parameters, {group.size()} ranks", f"choose dp <= {numbers}"
+        values, way_out = (
+            f"{numbers} trained parameters, {group.size()} ranks",
+            f"let at most {numbers} ranks share them",
+        )
         raise ValueError(four_parts(name, values, "every rank has something to train", way_out))
-    broadcast.broadcast_state(setup.model, group, setup.local.name_of(**{**setup.local.at, AXIS: 0}))
+    # Along "dp" alone: on the other axes of the group ranks have the same by now, or experts of their own.
+    broadcast.broadcast_state(setup.model, replicas, setup.local.name_of(**{**setup.local.at, AXIS: 0}))
     return group
 
 
@@ -184,13 +191,25 @@ def write_rows(layout: Layout, model: nn.Module, policy: Policy, *, parts: int, 
 
     Where weights stay `resident`, frozen ones are whole on every rank: there is nothing about them to share.
     """
-    fewer, uneven = None if parts == layout.sizes[AXIS] else parts, layout.uneven
+    inner = [axis for axis in layout.sizes if axis in layout.averaged - {AXIS}]
+    everyone = prod(layout.sizes[axis] for axis in (AXIS, *inner))
+    fewer, uneven, apart = None if parts == everyone else parts, layout.uneven, _experts_of(layout)
     for group, named in weights_of_units(model, policy).items() if parts > 1 else ():
-        rows = [part for row in rows_of(named, resident=resident, uneven=uneven) for part in _by_owners(layout, row)]
+        found = rows_of(named, resident=resident, uneven=uneven, apart=apart)
+        rows = [part for row in found for part in _by_owners(layout, row)]
         for number, row in enumerate(rows):
-            flat = Flat(axis=AXIS, row=label_of(group) + "'" * number, parts=fewer)
-            for name in row:
-                layout.write(name, flat=flat)
+            # Experts are cut along "ep" already: of the ranks that have the same ones each gets a piece.
+            cut = layout.places[row[0]].shard
+            others = tuple(axis for axis in inner if axis not in cut)
+            flat = Flat(axis=AXIS, row=label_of(group) + "'" * number, parts=fewer, inner=others)
+            if prod(layout.sizes[axis] for axis in flat.axes) > 1:
+                for name in row:
+                    layout.write(name, flat=flat)
+
+
+def _experts_of(layout: Layout) -> frozenset[str]:
+    """The parameters of which some of the ranks that average gradients have other parts."""
+    return frozenset(name for name in layout.trained if layout.places[name].shard.keys() & layout.averaged)
 
 
 def _by_owners(layout: Layout, names: Iterable[str]) -> list[list[str]]:
@@ -201,28 +220,46 @@ def _by_owners(layout: Layout, names: Iterable[str]) -> list[list[str]]:
     return list(found.values())
 
 
-def _who_shares(local: Local, parts: int) -> tuple[ProcessGroup, ProcessGroup | None]:
+def _who_shares(setup: Setup, group: ProcessGroup, parts: int) -> tuple[ProcessGroup, ProcessGroup | None]:
     """The ranks with the other pieces of a row, and those with a copy of this rank's, if there are any."""
-    assert local.mesh is not None  # `begin` has seen it
-    inside, across = groups_within(local.mesh, AXIS, parts)
+    if parts == group.size():
+        return group, None
+    axes = setup.data_axes(experts=True)
+    if len(axes) > 1:
+        values, rule = f"{parts} of {group.size()} ranks along {', '.join(axes)}", "after context or experts all share"
+        raise ValueError(four_parts("fully_shard", values, rule, "leave shards and secondary out, or apply replicate"))
+    assert setup.local.mesh is not None  # `begin` has seen it
+    inside, across = groups_within(setup.local.mesh, AXIS, parts)
     return inside, across if across.size() > 1 else None
 
 
 def _cut(setup: Setup, sharing: Sharing, policy: Policy, **options: bool) -> None:
     """Write the table, then cut and hook; the trainer's parameters are this rank's pieces."""
     local = setup.local
-    local.layout.averaged.add(AXIS)
     groups = policy(setup.skeleton)  # which has the sizes of the whole model
 
     def chosen(model: nn.Module) -> list[Names]:
         return groups
 
     write_rows(local.layout, setup.skeleton, chosen, parts=sharing.shards.size(), resident=sharing.resident)
-    sharing = replace(sharing, uneven=local.layout.uneven)
+    sharing = _with_experts(setup, replace(sharing, uneven=local.layout.uneven))
     sharded = ShardedModel(setup.model, sharing, chosen, **options)
     local.parameters |= sharded.pieces
     ends = setup.engine.ends
-    ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late
+    ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, ends.in_step or not sharded.late
+
+
+def _with_experts(setup: Setup, sharing: Sharing) -> Sharing:
+    """The same, and who shares experts.
+
+    An expert's gradient is the sum over the rows of all ranks along "ep" already, since the rows came to it. So fewer
+    ranks add theirs up, but the sum is divided by as many as every other: without that it is ep times too large.
+    """
+    experts = _experts_of(setup.local.layout)
+    if not experts:
+        return sharing
+    shards = setup.joined(setup.data_axes(experts=False))
+    return replace(sharing, apart=Apart(experts, shards), divisor=sharing.everyone.size())
 
 
 def _cut_stages(setup: Setup, engine: PipelineEngine, sharing: Sharing, policy: Policy) -> None:
@@ -230,10 +267,14 @@ def _cut_stages(setup: Setup, engine: PipelineEngine, sharing: Sharing, policy: 
     local, rows = setup.local, dict[str, dict[str, nn.Parameter]]()
     write_rows(local.layout, setup.skeleton, policy, parts=sharing.shards.size(), resident=True)
     for name, parameter in local.parameters.items():
-        if (flat := local.layout.places[name].flat) is not None:
+        flat = local.layout.places[name].flat
+        if flat is not None:
             rows.setdefault(flat.row, {})[name] = parameter
-    local.layout.averaged.add(AXIS)
-    shared = StageRows(engine.pipeline, [*rows.values()], sharing)
+        elif name in _experts_of(
+            local.layout
+        ):  # nobody else has it: nothing to add up, but the divisor is as elsewhere
+            rows[name] = {name: parameter}
+    shared = StageRows(engine.pipeline, [*rows.values()], _with_experts(setup, sharing))
     local.parameters |= shared.pieces
     engine.reducer, engine.pipeline.stage_complete = shared, shared.mark_stage_ready
     engine.ends.updated = shared.updated

@@ -38,10 +38,9 @@ def replicate(**options: Any) -> Technique:
 
     def apply(setup: Setup) -> None:
         setup.begin("replicate", "dp")
-        setup.local.layout.averaged.add("dp")
         setup.check_own("replicate", "torch_replicate()")
         setup.local.give_memory()  # a bucket takes it over
-        group = setup.local.group("dp")
+        group = setup.take_over(experts=False)  # experts, and the rest along "ep", are added up before
         if isinstance(setup.engine, PipelineEngine):
             pipeline = setup.engine.pipeline
             plan = Plan(group=group, **options)

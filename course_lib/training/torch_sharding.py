@@ -34,8 +34,8 @@ def torch_zero(**options: Any) -> Technique:
     """
 
     def apply(setup: Setup) -> None:
+        setup.refuse_after("torch_zero", ("context", "experts"), "zero(1)")
         group = begin(setup, "zero", {"by": "PyTorch"})
-        setup.local.layout.averaged.add(AXIS)
         wrap(setup, options)
         setup.shared = lambda optimizer: _share(optimizer, group)
 
@@ -87,6 +87,7 @@ def torch_fully_shard(
             "dtypes": (param_dtype, reduce_dtype),
             "by": "PyTorch",
         }
+        setup.refuse_after("torch_fully_shard", ("context", "experts"), "fully_shard()")
         begin(setup, "fully_shard", options, takes_parts=True)
         groups = policy(setup.model)
         _check_model(setup.model, groups)
@@ -124,7 +125,6 @@ def _check_terms(layout: Layout) -> None:
 
 def _write_table(local: Local, parts: int) -> None:
     """PyTorch cuts what earlier techniques have left of a tensor by rows, as `torch.chunk` does."""
-    local.layout.averaged.add(AXIS)
     runs = None if parts == local.size(AXIS) else parts
     for name in local.parameters if parts > 1 else ():
         shard = {**local.layout.places[name].shard, AXIS: Shard(0, parts=runs, chunked=True)}

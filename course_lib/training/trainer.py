@@ -31,12 +31,13 @@ class Trainer:
     """Trains `model` on whole batches: on one device, or on the ranks of `mesh` by the techniques in `apply`.
 
     On a mesh every method is called on all ranks, each with the whole batch: a rank takes its own share, the rows of
-    its coordinate on "dp". `model` is what is called here, wrapped or cut; `local` are this rank's parts of it by the
-    model's own names, and `local.layout` says where everything lies. `init` fills a model that is on meta once it is
-    cut, by a rule (`initial.drawn`) or from a checkpoint, as `partial(load_pieces, folder=…)`.
+    its coordinate on "dp", and of that on "ep" where ranks share experts. `model` is what is called here, wrapped or
+    cut; `local` are this rank's parts of it by the model's own names, and `local.layout` says where everything lies.
+    `init` fills a model that is on meta once it is cut, by a rule (`initial.drawn`) or from a checkpoint, as
+    `partial(load_pieces, folder=…)`.
 
-    Cost: besides what the techniques send, two all-gathers along "dp" of one row of numbers from each rank: samples
-    and targets before the first forward, since they weigh the loss, and the losses after the last backward.
+    Cost: besides what the techniques send, two all-gathers over the shares of one row of numbers from each: samples and
+    targets before the first forward, since they weigh the loss, and the losses after the last backward.
     Raises: ValueError if nothing is trained, if techniques and mesh do not fit each other, and if something on meta
         gets no numbers.
     """
@@ -90,14 +91,16 @@ class Trainer:
     @torch.no_grad()
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for the whole batch, on every rank."""
-        rank, size = self.local.rank("dp"), self.local.size("dp")
-        mine = inputs.tensor_split(size)[rank]
+        local, lengths, mine = self.local, [], inputs
+        for axis in local.layout.row_axes:
+            lengths.append(len(mine))
+            mine = mine.tensor_split(local.size(axis))[local.rank(axis)]
         self._check_shares(inputs=mine)
         output = self.engine.output(mine)
-        if size == 1:
-            return output
-        group = self.local.group("dp")
-        return comm.all_gather(output.contiguous(), length=len(inputs), group=group)
+        for axis, length in zip(reversed(local.layout.row_axes), reversed(lengths), strict=True):
+            if local.size(axis) > 1:
+                output = comm.all_gather(output.contiguous(), length=length, group=local.group(axis))
+        return output
 
     def compute_gradients(self, batch: Batch) -> float:
         """Add the gradients of the whole batch's mean loss to `.grad`, and return that loss.
@@ -110,7 +113,9 @@ class Trainer:
             loss that is not finite, which leaves no gradients behind.
         """
         local = self.local
-        mine = share(batch, local.rank("dp"), local.size("dp"))
+        mine = batch
+        for axis in local.layout.row_axes:
+            mine = share(mine, local.rank(axis), local.size(axis))
         inputs, targets = mine
         self._check_shares(inputs=inputs, targets=targets)
         # Of each share of the batch, its rows and how many of its targets count.
@@ -145,11 +150,11 @@ class Trainer:
 
     def over_shares(self, numbers: Sequence[float]) -> list[list[float]]:
         """For each of a few numbers the values of all shares of the batch."""
-        if self.local.size("dp") == 1:
-            return [[number] for number in numbers]
-        group = self.local.group("dp")
-        mine = torch.tensor([numbers], dtype=torch.float64, device=device_of(group))
-        rows = comm.all_gather(mine, group=group)  # (shares, numbers)
+        rows = torch.tensor([numbers], dtype=torch.float64)  # (1, numbers)
+        for axis in reversed(self.local.layout.row_axes):
+            if self.local.size(axis) > 1:
+                group = self.local.group(axis)
+                rows = comm.all_gather(rows.to(device_of(group)), group=group)  # (shares, numbers)
         return rows.T.tolist()
 
     def gradients(self) -> dict[str, Tensor]:
@@ -292,10 +297,13 @@ class Trainer:
         return shapes
 
     def _check_shares(self, **tensors: Tensor) -> None:
-        """In teaching mode let ranks with parts of one matrix compare what they were given: sums hide a difference."""
-        everyone = self.local.everyone
-        if active.guard and everyone is not None and self.local.size("tp") > 1:
-            agreement.same_shares("Trainer", tensors, self.local.rank("dp"), everyone)
+        """In teaching mode let ranks that work on one share compare what they were given: sums hide a difference."""
+        local = self.local
+        if active.guard and local.everyone is not None and max(local.size("tp"), local.size("cp")) > 1:
+            number = 0
+            for axis in local.layout.row_axes:
+                number = number * local.size(axis) + local.rank(axis)
+            agreement.same_shares("Trainer", tensors, number, local.everyone)
 
 
 def share(batch: Batch, rank: int, world_size: int) -> Batch:

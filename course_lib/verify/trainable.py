@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import torch.distributed as dist
@@ -98,7 +99,7 @@ def facts_of(trainer: Trainable) -> dict[str, Any]:
             "frozen": tuple(name for name in layout.parameters if not layout.places[name].trained),
             "tied": tuple({first for name, first in layout.first_name.items() if name != first}),
             "places": {name: layout.describe(name) for name in layout.places},
-            "n_shares": trainer.local.size("dp"),
+            "n_shares": prod(trainer.local.size(axis) for axis in layout.row_axes),
             "n_microbatches": trainer.n_microbatches,
         }
     frozen, tied = _of_model(getattr(trainer, "model", None))

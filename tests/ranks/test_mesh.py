@@ -48,7 +48,7 @@ def described():
 def test_a_mesh_has_every_axis_and_groups_that_are_made_once():
     results = run_ranks(described, 4)
     names, shape, members, same, _, x, total = results[1]
-    assert (names, shape) == (AXES, (2, 1, 1, 2)) and same
+    assert (names, shape) == (AXES, (2, 1, 1, 1, 2)) and same
     assert members == [[1, 3], [1], [0, 1]]
     assert (x, total) == (2.0, 4.0)
 
@@ -62,7 +62,7 @@ def test_a_mesh_has_every_axis_and_groups_that_are_made_once():
         ),
         ({"dp": 0}, "make_mesh: dp=0; the degrees' product is the number of ranks, 2; "),
         ({}, "make_mesh: one rank; the degrees' product is the number of ranks, 2; "),
-        ({"ep": 2}, "make_mesh: ep=2; a mesh has no such axis; choose from pp, dp, cp, tp"),
+        ({"fsdp": 2}, "make_mesh: fsdp=2; a mesh has no such axis; choose from pp, dp, ep, cp, tp"),
     ],
 )
 def test_degrees_that_do_not_fit(degrees, message):
@@ -83,7 +83,7 @@ def one_f_one_b():
         (
             {"pp": 2},
             [replicate, one_f_one_b],
-            "stages: applied after replicate; .*; apply each once, in the order tensor, stages,",
+            "stages: applied after replicate; .*; apply each once, in the order tensor, context, experts, stages,",
         ),
         (None, [replicate], "replicate: no axis 'dp' in the mesh; a technique runs along one axis of a mesh; give"),
     ],

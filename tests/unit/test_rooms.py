@@ -14,7 +14,8 @@ from tools.paths import ROOT
 
 PACKAGE = ROOT / "course_lib"
 ROOMS = {  # lowest first: a room imports those before it
-    "parallel": ("table", "pipelines", "data", "tensors", "sharding"),  # the last four are lessons 04, 03, 05 and 06
+    # After the table lessons 04, 03, 05, 06 and the two halves of 09.
+    "parallel": ("table", "pipelines", "data", "tensors", "sharding", "sequence", "experts"),
     "viz": ("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster"),
 }
 FILES = {name: path for path in sorted(PACKAGE.rglob("*.py")) for name in [".".join(path.relative_to(ROOT).parts)[:-3]]}

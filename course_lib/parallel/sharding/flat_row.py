@@ -32,6 +32,14 @@ from course_lib.parallel.table.placement import Flat, Stretch
 
 
 @dataclass(frozen=True)
+class Apart:
+    """Parameters, by name, that only some of the ranks share, since the others have other ones: experts."""
+
+    names: frozenset[str]
+    shards: ProcessGroup
+
+
+@dataclass(frozen=True)
 class Sharing:
     """How rows are shared: the ranks of `shards` have different pieces, and gradients are averaged over `everyone`.
 
@@ -47,6 +55,8 @@ class Sharing:
     algorithm: str = "ring"
     uneven: frozenset[str] = frozenset()  # parameters, by name, of which tensor parallelism left parts of several sizes
     resident: bool = False  # `zero`: the row stays whole from step to step
+    apart: Apart | None = None
+    divisor: int | None = None  # of the sum of gradients, where it is not the number of ranks in `everyone`
     copies: ProcessGroup | None = None  # `hybrid`: the ranks with a piece equal to this one's
     secondary: ProcessGroup | None = None  # `secondary`: neighbours that keep the row from forward to backward
     quantised: bool = False  # `quantised`: it is gathered in one-byte numbers
@@ -242,7 +252,7 @@ class FlatRow:
             work.wait()
         # A copy in the shard's dtype, so that the memory of the whole row goes.
         mine = self._of_this_rank(row).to(self.shard, copy=True)
-        mine.div_(self.sharing.everyone.size())
+        mine.div_(self.sharing.divisor or self.sharing.everyone.size())
         for piece, part in zip(self.pieces.values(), self._pieces_of(mine), strict=True):
             piece.grad = part if piece.grad is None else piece.grad.add_(part)
 

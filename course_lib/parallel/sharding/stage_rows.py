@@ -13,6 +13,7 @@ from torch import nn
 
 from course_lib.parallel.pipelines.executor import Pipeline
 from course_lib.parallel.sharding.flat_row import Sharing
+from course_lib.parallel.sharding.units import sharing_of
 from course_lib.parallel.sharding.zero import ResidentRow
 
 
@@ -32,7 +33,7 @@ class StageRows:
         for row in rows:
             stages = [complete_with[parameter] for parameter in row.values()]
             last = max(stages, key=pipeline.ends.__getitem__)
-            self.rows[last].append(ResidentRow(row, sharing))
+            self.rows[last].append(ResidentRow(row, sharing_of(row, sharing)))
         self.all = list(chain(*self.rows.values()))
         self.pieces: dict[str, nn.Parameter] = {}
         for one in self.all:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from torch import nn
@@ -28,8 +29,9 @@ class Unit:
         self.modules = modules
         self.named = named
         self.is_root = not group
-        in_rows = rows_of(named, resident=sharing.resident, uneven=sharing.uneven)
-        self.rows = [make_row(in_row, sharing) for in_row in in_rows]
+        apart = sharing.apart.names if sharing.apart is not None else frozenset[str]()
+        in_rows = rows_of(named, resident=sharing.resident, uneven=sharing.uneven, apart=apart)
+        self.rows = [make_row(in_row, sharing_of(in_row, sharing)) for in_row in in_rows]
         self.trained = [p for p in named.values() if p.requires_grad]
         self.awaited: set[nn.Parameter] = set()
         self.is_reduced = False
@@ -122,19 +124,31 @@ def weights_of_units(model: nn.Module, policy: Policy) -> dict[Names, dict[str, 
     return {group: named for group, named in held.items() if named or not group}
 
 
+def sharing_of(names: Iterable[str], sharing: Sharing) -> Sharing:
+    """How one row is shared: experts by fewer ranks than the rest."""
+    if sharing.apart is None or sharing.apart.names.isdisjoint(names):
+        return sharing
+    return replace(sharing, shards=sharing.apart.shards, everyone=sharing.apart.shards)
+
+
 def rows_of(
-    named: Mapping[str, nn.Parameter], *, resident: bool, uneven: frozenset[str]
+    named: Mapping[str, nn.Parameter],
+    *,
+    resident: bool,
+    uneven: frozenset[str],
+    apart: frozenset[str] = frozenset(),
 ) -> list[dict[str, nn.Parameter]]:
     """Of a unit's parameters those that lie in one row. Where weights stay whole, frozen ones are in none.
 
     What was cut unevenly before has a row of its own: the others then lie at the same place on all ranks, and so what
-    is equal on several of them is added up in the same order, and stays equal bit by bit.
+    is equal on several of them is added up in the same order, and stays equal bit by bit. What lies `apart` is shared
+    by fewer ranks, so that it cannot be in a row with the others.
     """
     rows: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
     for name, p in named.items():
         if resident and not p.requires_grad:
             continue
-        alike = p.requires_grad, p.dtype, p.device, name in uneven
+        alike = p.requires_grad, p.dtype, p.device, name in uneven, name in apart
         rows.setdefault(alike, {})[name] = p
     return list(rows.values())
 

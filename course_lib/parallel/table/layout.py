@@ -29,6 +29,7 @@ class Layout:
     def __init__(self, model: nn.Module, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
         self.first_name = first_names(model)
+        self.row_axes = ["dp"]  # axes whose ranks take different rows of a batch, the outermost first
         self.averaged: set[str] = set()  # axes over which a technique averages gradients
         self.places: dict[str, Place] = {}
         for name, parameter in model.named_parameters():
@@ -194,8 +195,11 @@ class Layout:
         flat = self.places[name].flat
         if flat is None:
             return slice(0, self._left(name, at))
-        stretch = self._stretch(name, flat, at)
-        return flat.piece(stretch, at[flat.axis], self.sizes[flat.axis])
+        rank, size = 0, 1
+        for axis in flat.axes:
+            rank = rank * self.sizes[axis] + at[axis]
+            size *= self.sizes[axis]
+        return flat.piece(self._stretch(name, flat, at), rank, size)
 
     def _stretch(self, name: str, flat: Flat, at: At) -> Stretch:
         """Where in its flat row a tensor lies: the row that ranks share whose other coordinates are those of `at`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -12,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib.comm import call
 from course_lib.errors import four_parts
 
-AXES = ("pp", "dp", "cp", "tp")  # neighbours along the last are neighbouring ranks: it talks most
+AXES = ("pp", "dp", "ep", "cp", "tp")  # neighbours along the last are neighbouring ranks: it talks most
 _groups: dict[tuple[int, ...], ProcessGroup] = {}  # made once: PyTorch never gives a group's threads back
 
 
@@ -59,6 +60,18 @@ def groups_within(mesh: DeviceMesh, axis: str, parts: int) -> tuple[ProcessGroup
         _groups.setdefault(tuple(dist.get_process_group_ranks(mesh.get_group(axis))), mesh.get_group(axis))
     grid = mesh.mesh.movedim(dim, -1).unflatten(-1, (size // parts, parts))
     return _row_of(grid, grid.ndim - 1), _row_of(grid, grid.ndim - 2)
+
+
+def joined(mesh: DeviceMesh, axes: Sequence[str]) -> ProcessGroup:
+    """The group of this rank's row along several axes as if they were one, the last of them the innermost.
+
+    All ranks of the mesh call it.
+    """
+    assert mesh.mesh_dim_names is not None
+    dims = [mesh.mesh_dim_names.index(axis) for axis in axes]
+    last = list(range(-len(dims), 0))
+    grid = mesh.mesh.movedim(dims, last).flatten(-len(dims))
+    return _row_of(grid, grid.ndim - 1)
 
 
 def _row_of(grid: torch.Tensor, dim: int) -> ProcessGroup:

@@ -103,12 +103,19 @@ class Flat(Cut):
     """A tensor as a stretch of one long row of numbers, of which every rank of an axis has a piece.
 
     The tensors of one row lie in it one behind the other, in the model's order. With `parts` there are fewer pieces
-    than ranks: each run of so many neighbours shares the row among them.
+    than ranks: each run of so many neighbours shares the row among them. With `inner` axes the ranks along all of them
+    share it as if they were one axis, the last the innermost.
     """
 
     axis: str
     row: str  # its name: tensors of one row are gathered together
+    inner: tuple[str, ...] = ()
     parts: int | None = None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Those whose ranks share the row, the outermost first."""
+        return (self.axis, *self.inner)
 
     def piece(self, stretch: Stretch, rank: int, size: int) -> slice:
         """Which of the tensor's numbers a rank has; they may be none."""
@@ -131,7 +138,10 @@ class Place:
     @property
     def cuts(self) -> dict[str, Cut]:
         """By axis how it is cut."""
-        return {**self.shard, **({self.flat.axis: self.flat} if self.flat is not None else {})}
+        found: dict[str, Cut] = {**self.shard}
+        if self.flat is not None:
+            found |= dict.fromkeys(self.flat.axes, self.flat)
+        return found
 
     @property
     def cut_along(self) -> frozenset[str]:
@@ -167,6 +177,8 @@ class Place:
         if self.flat is not None and stretch is not None and axis == self.flat.axis:
             words = f"{self.flat.row}[{stretch.start}:] of {stretch.total}"
             words += f" in {self.flat.parts} parts" * (self.flat.parts is not None)
+        elif self.flat is not None and axis in self.flat.inner:
+            words = f"with {self.flat.axis}"
         elif axis == "pp" and self.owners is not None:
             words = f"rank{'s' * (len(self.owners) > 1)} {', '.join(map(str, self.owners))}"
         else:

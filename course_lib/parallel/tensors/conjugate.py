@@ -68,15 +68,15 @@ class Operators:
 
         Shapes: (...) -> (...). Megatron's f.
         """
-        return _conjugate(x, forward=_same, backward=self.summed)
+        return conjugate(x, forward=_same, backward=self.summed)
 
     def copy_to_map(self, x: Tensor) -> Tensor:
         """The same for what one map alone reads: the gradient that it makes is nobody else's, and added up in place."""
-        return _conjugate(x, forward=_same, backward=lambda gradient: self.summed_(gradient.contiguous()))
+        return conjugate(x, forward=_same, backward=lambda gradient: self.summed_(gradient.contiguous()))
 
     def reduce_from_region(self, x: Tensor) -> Tensor:
         """Add up the terms that the ranks made. Shapes: (...) -> (...). Megatron's g."""
-        return _conjugate(x, forward=self.summed, backward=_same)
+        return conjugate(x, forward=self.summed, backward=_same)
 
     def reduce_from_region_(self, x: Tensor) -> Tensor:
         """The same in place, for terms that nothing else needs: no memory is taken."""
@@ -86,7 +86,7 @@ class Operators:
     def scatter_to_region(self, x: Tensor, dim: int = -1) -> Tensor:
         """Keep this rank's part of what all have. Shapes: (..., N, ...) -> (..., N/p, ...)."""
         length = x.shape[dim]
-        return _conjugate(
+        return conjugate(
             x,
             forward=lambda x: self.cut(x, dim),
             backward=lambda gradient: self.gathered(gradient, dim, length),
@@ -94,7 +94,7 @@ class Operators:
 
     def gather_from_region(self, x: Tensor, dim: int = -1, *, length: int) -> Tensor:
         """Put the parts together, for work that all do alike. Shapes: (..., N/p, ...) -> (..., N, ...), N `length`."""
-        return _conjugate(
+        return conjugate(
             x,
             forward=lambda x: self.gathered(x, dim, length),
             backward=lambda gradient: self.cut(gradient, dim),
@@ -103,7 +103,7 @@ class Operators:
     def gather_sequence(self, x: Tensor, dim: int = 1, *, length: int) -> Tensor:
         """Put the parts together, for work that each does its own way. Shapes: (B, S/p, H) -> (B, S, H), S `length`."""
         # The whole goes into different work, so each rank has a term of every position's gradient.
-        return _conjugate(
+        return conjugate(
             x,
             forward=lambda x: self.gathered(x, dim, length),
             backward=lambda gradient: self.summed_and_cut(gradient, dim),
@@ -112,7 +112,7 @@ class Operators:
     def reduce_scatter_sequence(self, x: Tensor, dim: int = 1) -> Tensor:
         """Add up the ranks' terms and keep this rank's positions. Shapes: (B, S, H) -> (B, S/p, H)."""
         length = x.shape[dim]
-        return _conjugate(
+        return conjugate(
             x,
             forward=lambda x: self.summed_and_cut(x, dim),
             backward=lambda gradient: self.gathered(gradient, dim, length),
@@ -120,7 +120,7 @@ class Operators:
 
     def sum_in_region(self, x: Tensor) -> Tensor:
         """Add up the ranks' terms, for work that each does its own way. Shapes: (...) -> (...)."""
-        return _conjugate(x, forward=self.summed, backward=self.summed)
+        return conjugate(x, forward=self.summed, backward=self.summed)
 
     # --- the same without autograd ---
 
@@ -159,7 +159,8 @@ class Operators:
         return self.algorithm if self.algorithm in ("naive", "native") else "ring"
 
 
-def _conjugate(x: Tensor, *, forward: _Way, backward: _Way) -> Tensor:
+def conjugate(x: Tensor, *, forward: _Way, backward: _Way) -> Tensor:
+    """`forward(x)`, of which autograd knows that `backward` gives the gradient of x."""
     result: Tensor = _Conjugate.apply(x, forward, backward)
     return result
 

@@ -9,8 +9,9 @@ from torch import nn
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
+from course_lib.models.moe import MoEDecoder
 from course_lib.parallel.tensors.roles import causal_model, derived
-from course_lib.parallel.tensors.styles import Plan
+from course_lib.parallel.tensors.styles import Plan, Style
 
 _DECODER: Plan = {
     "embedding": "vocabulary",
@@ -32,6 +33,8 @@ def plan_for(model: nn.Module) -> Plan:
     Of the latter, what cannot be cut safely is left out, every rank has it whole, and a warning says so.
     Raises: ValueError for any other model.
     """
+    if isinstance(model, MoEDecoder):
+        return _of_experts(model)
     if isinstance(model, Decoder):
         return _GATED if model.config.gated_ffn else _DECODER
     if isinstance(model, MLP):
@@ -47,4 +50,19 @@ def plan_for(model: nn.Module) -> Plan:
             by_reason.setdefault(reason, []).append(name)
         said = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
         warnings.warn(f"plan_for: every rank has these whole: {'; '.join(said)}", stacklevel=2)
+    return plan
+
+
+def _of_experts(model: MoEDecoder) -> Plan:
+    """Around experts, which `experts` spreads: router and experts are whole on every rank."""
+    config = model.config
+    plan: dict[str, Style] = {}
+    for name, style in _GATED.items():
+        if ".ffn." not in name:
+            plan[name] = style
+            continue
+        if config.dense_layers:
+            plan[name] = style
+        if config.shared_ffn_size:
+            plan[name.replace(".ffn.", ".ffn.shared.")] = style
     return plan

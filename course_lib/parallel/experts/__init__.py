@@ -1,0 +1,1 @@
+"""Expert parallelism: ranks that share the experts of a layer, and send tokens to them."""

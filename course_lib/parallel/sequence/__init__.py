@@ -1,0 +1,1 @@
+"""Context parallelism: ranks that share a sequence, each with some of its positions."""

@@ -1,0 +1,132 @@
+"""The technique of context parallelism: the ranks along "cp" share every sequence.
+
+trainer = Trainer(model, config, mesh=make_mesh(cp=4), apply=(context("ring"), replicate()))
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import comm
+from course_lib.comm.call import device_of
+from course_lib.errors import four_parts
+from course_lib.models.decoder import Decoder, Mix, rotary_angles
+from course_lib.models.moe import mixtures_of
+from course_lib.parallel.data import replicate as broadcast
+from course_lib.parallel.sequence.gathered import gathered_attention
+from course_lib.parallel.sequence.ring_attention import ring_attention
+from course_lib.parallel.sequence.shared import SharedSequence
+from course_lib.parallel.sequence.ulysses import check_heads, ulysses_attention
+from course_lib.parallel.tensors.conjugate import Operators
+from course_lib.sequence_cut import Order
+from course_lib.training.engine import Ends
+from course_lib.training.setup import Setup, Technique
+
+_AXIS = "cp"
+Method = Literal["all_gather", "ring", "ulysses"]
+_ATTENTION = {"all_gather": gathered_attention, "ring": ring_attention, "ulysses": ulysses_attention}
+
+
+def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_per_pair: float = 0.0) -> Technique:
+    """Each rank along "cp" has some positions of every sequence, and the same weights as the others.
+
+    All but attention works on each position for itself. In attention queries meet the keys of other ranks by `method`:
+    these are gathered, or travel round a ring, or the ranks change to sharing heads. A gradient is a sum of the ranks'
+    terms; a data technique after this one adds them up in its own average, and shares weights and states with these
+    ranks too. `order` says which positions a rank has, `seconds_per_pair` what attention takes on the emulated clock.
+
+    Cost: per layer what `costs.comm.context` says; if no data technique follows, an all-reduce of all gradients.
+    Raises: ValueError for an unknown method or order, for another model than a `Decoder`, for more ranks than heads
+        with "ulysses", and, when it comes, for a sequence with fewer positions than ranks.
+    """
+    for name, value, choices in (("method", method, get_args(Method)), ("order", order, get_args(Order))):
+        if value not in choices:
+            rule, way_out = f"not a known {name}", f"choose from {', '.join(choices)}"
+            raise ValueError(four_parts("context", f"{name}={value!r}", rule, way_out))
+
+    def apply(setup: Setup) -> None:
+        setup.begin("context", _AXIS)
+        local, model = setup.local, setup.model
+        if not isinstance(model, Decoder):
+            values, rule = f"a {type(model).__name__}", "it replaces attention where a Decoder mixes positions"
+            raise ValueError(four_parts("context", values, rule, "give a Decoder"))
+        group = local.group(_AXIS)
+        broadcast.broadcast_state(model, group, local.name_of(**{**local.at, _AXIS: 0}))
+        shared = SharedSequence(group=group, order=order, seconds_per_pair=seconds_per_pair)
+        if method == "ulysses":
+            query_rows = model.layers[0].get_submodule("attention.q_proj").get_parameter("weight").shape[0]
+            check_heads(query_rows // model.config.head_size, shared.size)
+        _share_counts(model, shared)
+        _share_sequences(setup.engine.ends, shared, model.config.check_sequence)
+        _place(model, shared)
+
+        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return _ATTENTION[method](q, k, v, shared)
+
+        _replace_attention(model, mix)
+        for name in local.layout.trained:
+            local.layout.write(name, partial=local.layout.places[name].partial | {_AXIS})
+
+    return apply
+
+
+def _share_sequences(ends: Ends, shared: SharedSequence, check_sequence: Any) -> None:
+    """Let each rank work on its positions of inputs and targets; put outputs and losses together for who asks."""
+    before = ends.whole
+
+    def mine(x: Tensor) -> Tensor:
+        check_sequence(x.shape[1])
+        shared.told(x.shape[1])
+        return x[:, shared.positions(x.device)].contiguous()
+
+    def whole(output: Tensor) -> Tensor:
+        here = before(output).movedim(1, 0).contiguous()
+        gathered = comm.all_gather(here, length=shared.cut.length, group=shared.group)
+        return gathered[shared.cut.natural()].movedim(0, 1).contiguous()
+
+    def summed(loss: float) -> float:
+        one = torch.tensor([loss], dtype=torch.float64, device=device_of(shared.group))
+        return comm.all_reduce(one, group=shared.group).item()
+
+    ends.mine, ends.whole, ends.summed = mine, whole, summed
+
+
+def _share_counts(model: Decoder, shared: SharedSequence) -> None:
+    """Where experts are chosen, let the load be counted over whole sequences.
+
+    A capacity cannot be kept so: who comes first in a sequence would have to be known before anyone is sent.
+    """
+    operators = Operators(group=shared.group)
+    for mixture in mixtures_of(model):
+        if mixture.capacity is not None:
+            rule = "an expert takes the first tokens of a sequence, of which each rank sees some"
+            way_out = "leave capacity out, or choose cp=1"
+            raise ValueError(four_parts("context", f"capacity={mixture.capacity}", rule, way_out))
+        mixture.over_sequence = operators.summed
+
+
+def _place(model: Decoder, shared: SharedSequence) -> None:
+    """Give what knows positions those of this rank: without that every rank would count from 0."""
+    config = model.config
+
+    def angles_of_mine(_: nn.Module, args: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+        x, angles = args
+        if angles is None:
+            return x, None
+        of_all = rotary_angles(shared.cut.length, config.head_size, x.device, config.rotary_base)
+        return x, of_all[shared.positions(x.device)]
+
+    for layer in model.layers:
+        layer.get_submodule("attention").register_forward_pre_hook(angles_of_mine)
+    if model.positions is not None:
+        model.positions.register_forward_pre_hook(lambda _, args: (shared.positions(args[0].device),))
+
+
+def _replace_attention(model: Decoder, mix: Mix) -> None:
+    """Let positions meet otherwise in every layer."""
+    for layer in model.layers:
+        attention: Any = layer.get_submodule("attention")
+        attention.mix = mix
