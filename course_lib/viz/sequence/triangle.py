@@ -62,15 +62,10 @@ class Triangle:
             for run in self.cut.runs(rank):
                 start, long = run.start * self.cell, len(run) * self.cell
                 sides = (
-                    (self.left + start, self.top - offset, long, _STRIP),
-                    (
-                        self.left - offset,
-                        self.top + start,
-                        _STRIP,
-                        long,
-                    ),
+                    (self.left + start, self.top - offset, long - 1, _STRIP),
+                    (self.left - offset, self.top + start, _STRIP, long - 1),
                 )
-                canvas.path(rectangles([(x, y, w - (w == long), h - (h == long)) for x, y, w, h in sides]), fill=hue)
+                canvas.path(rectangles(sides), fill=hue)
                 if long >= _NAMED:
                     for x, y, wide, tall in sides:
                         look: dict[str, Any] = {"size": SMALL, "bold": True, "align": "middle", "colour": text_on(hue)}
