@@ -13,11 +13,10 @@ from course_lib.viz.ink import style
 from course_lib.viz.ink.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, rectangles
 from course_lib.viz.ink.drawing import Drawing
 
-_FOOT, _TALL = 288.0, 150.0  # of the bars; a weight of 1
+_FOOT, _TALL = 262.0, 134.0  # of the bars; a weight of 1
 _NAMES, _PANEL, _APART = 78.0, 214.0, 25.0  # pixels across: the rows' names, a column, from one to the next
-_LINE, _HEIGHT = 24.0, 520.0
-_BAR, _GHOST = 0.72, 0.92  # of a key's place, which is as wide as its number
-_ROOM = 24.0  # pixels for a number between a bar and its ghost
+_LINE, _HEIGHT = 24.0, 516.0
+_BAR = 0.72  # of a key's place, which has room for its number
 _MOST = 6  # keys
 
 
@@ -84,7 +83,7 @@ def _draw_heading(canvas: Canvas, left: float, number: int) -> None:
 
 
 def _draw_weights(canvas: Canvas, left: float, softmax: _Softmax, cut: SequenceCut, alone: Sequence[_Softmax]) -> None:
-    """A bar for each key in the hue of its rank, with its weight above, and a ghost of its weight `alone`."""
+    """A bar for each key in the hue of its rank, and a ghost of its weight `alone`."""
     slot = _PANEL / cut.length
     canvas.path(rectangles([(left, _FOOT, _PANEL, 1.2)]), fill=style.FAINT)
     for rank in range(2):
@@ -92,33 +91,33 @@ def _draw_weights(canvas: Canvas, left: float, softmax: _Softmax, cut: SequenceC
             if key in softmax.weights:
                 weight, ghost = softmax.weights[key], alone[rank].weights[key] if alone else 0.0
                 _draw_bar(canvas, left + (key + 0.5) * slot, slot, weight * _TALL, ghost * _TALL, rank)
-                above = max(weight, ghost) * _TALL if (ghost - weight) * _TALL < _ROOM else weight * _TALL
-                look: dict[str, Any] = {"size": SMALL, "bold": True, "align": "middle"}
-                canvas.text(left + (key + 0.5) * slot, _FOOT - above - 12, f"{weight:.2f}", **look)
 
 
 def _draw_bar(canvas: Canvas, x: float, slot: float, tall: float, ghost: float, rank: int) -> None:
     canvas.box(x - _BAR * slot / 2, _FOOT - tall, _BAR * slot, tall, fill=style.rank_hue(rank))
     if ghost:
         look: dict[str, Any] = {"stroke": style.INK, "stroke_width": 1.4, "stroke_dasharray": "4 3", "fill": "none"}
-        wide = _GHOST * slot
+        wide = _BAR * slot
         canvas.path(f"M{x - wide / 2:.5g} {_FOOT:g}v{-ghost:.5g}h{wide:.5g}v{ghost:.5g}", **look)
 
 
 def _write_keys(
     canvas: Canvas, left: float, softmax: _Softmax, scores: Sequence[float], values: Sequence[float]
 ) -> None:
+    """Below its bar each key's number, score, value and weight; dots for the keys of the other rank."""
     slot = _PANEL / len(scores)
     for key in range(len(scores)):
         x, here = left + (key + 0.5) * slot, key in softmax.weights
-        for line, words in enumerate((str(key), _short(scores[key]), _short(values[key]))):
-            colour = style.INK if line and here else style.SOFT
-            canvas.text(x, _FOOT + 18 + line * _LINE, words if here else "·", colour=colour, size=SMALL, align="middle")
+        weight = f"{softmax.weights[key]:.2f}" if here else ""
+        for line, words in enumerate((str(key), _short(scores[key]), _short(values[key]), weight)):
+            look: dict[str, Any] = {"colour": style.INK if line and here else style.SOFT}
+            y = _FOOT + 18 + line * _LINE
+            canvas.text(x, y, words if here else "·", size=SMALL, align="middle", **look)
 
 
 def _write_carried(canvas: Canvas, left: float, numbers: Sequence[float], *, merged: bool) -> None:
     """Max, sum and out, the factor with which sum and out enter the whole, and what attention gives."""
-    top = _FOOT + 18 + 3 * _LINE + 12
+    top = _FOOT + 18 + 4 * _LINE + 12
     canvas.box(left, top - 14, _PANEL, 3 * _LINE + 4, fill=style.PANEL, corner=6)
     for line, number in enumerate(numbers):
         words, y = f"{number:.2f}", top + line * _LINE + 6 * (line > 2)
@@ -130,9 +129,9 @@ def _write_carried(canvas: Canvas, left: float, numbers: Sequence[float], *, mer
 
 def _write_names(canvas: Canvas) -> None:
     look: dict[str, Any] = {"size": SMALL, "colour": style.SOFT}
-    for line, words in enumerate(("key", "score", "value")):
+    for line, words in enumerate(("key", "score", "value", "weight")):
         canvas.text(WIDE_EDGE, _FOOT + 18 + line * _LINE, words, **look)
-    top = _FOOT + 18 + 3 * _LINE + 12
+    top = _FOOT + 18 + 4 * _LINE + 12
     for line, words in enumerate(("max", "sum", "out", "factor", "out / sum")):
         canvas.text(WIDE_EDGE, top + line * _LINE + 6 * (line > 2), words, **look)
 
