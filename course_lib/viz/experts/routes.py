@@ -40,7 +40,7 @@ class Routes:
         >>> Routes.of([[[0], [0], [1], [0]]], 2, 1, 1.0).rows[-1]
         Row(token=3, rank=0, expert=0, kept=False)
         """
-        _check(chosen, n_experts, ranks)
+        _check(chosen, n_experts, ranks, capacity)
         rows, most, token = [], [], 0
         owners = [rank for rank, count in enumerate(split_sizes(len(chosen), ranks)) for _ in range(count)]
         for rank, sequence in zip(owners, chosen, strict=True):
@@ -73,12 +73,15 @@ class Routes:
         return sum(self.count(expert) for expert in self.experts_of(rank))
 
 
-def _check(chosen: Chosen, n_experts: int, ranks: int) -> None:
+def _check(chosen: Chosen, n_experts: int, ranks: int, capacity: float | None) -> None:
     operation = "plot_experts"
     if not 1 <= ranks <= min(len(chosen), n_experts):
         values = f"{len(chosen)} sequences, {n_experts} experts, {ranks} ranks"
         rule, way_out = "every rank has a sequence and an expert", "choose fewer ranks, or pass more sequences"
         raise ValueError(four_parts(operation, values, rule, way_out))
+    if capacity is not None and not capacity > 0:
+        rule, way_out = "an expert takes a row of each sequence at least", "give a capacity above 0, or none"
+        raise ValueError(four_parts(operation, f"capacity={capacity}", rule, way_out))
     if not all(map(len, chosen)):
         values, rule = f"sequences of {', '.join(str(len(one)) for one in chosen)} tokens", "a sequence has a token"
         raise ValueError(four_parts(operation, values, rule, "pass chosen.view(B, S, k).tolist()"))
