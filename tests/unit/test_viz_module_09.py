@@ -8,6 +8,8 @@ import re
 import pytest
 
 from course_lib import viz
+from course_lib.config import ParallelConfig, load_model
+from course_lib.costs.model.activations import bytes_on_rank, layer_activations
 from course_lib.sequence_cut import SequenceCut
 from course_lib.viz.experts.routes import Routes
 from course_lib.viz.ink import style
@@ -235,3 +237,30 @@ def test_an_all_to_all_of_a_recorded_run_is_drawn_as_its_ledger_is():
 def test_an_all_to_all_is_a_square_of_bytes(table):
     with pytest.raises(ValueError, match=r"^plot_all_to_all: .*; .*; (pass a square|draw fewer)"):
         viz.plot_all_to_all(table)
+
+
+def test_of_a_long_sequence_s_memory_only_activations_change_with_cp():
+    model = load_model("llama3_1_405b")
+    picture = viz.plot_context_memory()
+    words_of(picture)
+    rows = re.findall(r"  (tp 8.*): (.*), activations ([\d.]+); together ([\d.]+) GB", picture.description)
+    assert len(rows) == 4 and len({states for _, states, *_ in rows}) == 1
+    layers = model.n_layers // 14
+    for cp, cut, (name, _, activations, _) in zip((1, 1, 4, 16), (False, True, True, True), rows, strict=True):
+        parallel = ParallelConfig(tp=8, cp=cp, sequence_parallel=cut)
+        kept = layer_activations(model, batch=1, sequence=131_072 // cp, itemsize=2, fused_norms=True)
+        expected = layers * bytes_on_rank(kept, parallel) / 1e9
+        assert float(activations) == pytest.approx(expected, rel=6e-3), name
+    assert [float(total) > 80 for *_, total in rows] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cps": (3,)}, "plot_context_memory: cp=3; dp x cp is 128 in every bar; choose divisors of 128"),
+        ({"cps": (2, 4, 8, 16, 32, 64, 128)}, "plot_gpu_memory: 9 rows; this picture holds 1 to 8 bars; draw fewer"),
+    ],
+)
+def test_the_memory_of_a_long_sequence_refuses_what_it_cannot_hold(options, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        viz.plot_context_memory(**options)
