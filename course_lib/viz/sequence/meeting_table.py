@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.sequence_cut import Block, SequenceCut
+from course_lib.sequence_cut import Tile, SequenceCut
 from course_lib.viz.ink import style
 from course_lib.viz.ink.canvas import SMALL, Canvas, rectangles, text_on
 from course_lib.viz.sequence.rounds import Meeting
@@ -77,7 +77,7 @@ def draw_cells(canvas: Canvas, table: Table, number: int, step: list[Meeting], a
     canvas.path(marked, fill="none", stroke=style.INK, stroke_width=2.2, motion=now, opacity=0)
 
 
-def _outline(table: Table, meeting: Meeting, block: Block) -> str:
+def _outline(table: Table, meeting: Meeting, block: Tile) -> str:
     """A block where it lies in its cell: a rectangle, or a staircase on the diagonal."""
     (left, top), size = table.place(meeting), table.cell - _GAP
     across, down = size / table.cut.count(meeting.source), size / table.cut.count(meeting.rank)

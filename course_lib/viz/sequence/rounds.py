@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.sequence_cut import Block, SequenceCut
+from course_lib.sequence_cut import Tile, SequenceCut
 
 
 class Meeting(NamedTuple):
@@ -12,7 +12,7 @@ class Meeting(NamedTuple):
 
     rank: int
     source: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[Tile, ...]
 
     @property
     def pairs(self) -> int:
