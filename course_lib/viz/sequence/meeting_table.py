@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.sequence_cut import Tile, SequenceCut
+from course_lib.sequence_cut import SequenceCut, Tile
 from course_lib.viz.ink import style
 from course_lib.viz.ink.canvas import SMALL, Canvas, rectangles, text_on
 from course_lib.viz.sequence.rounds import Meeting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.sequence_cut import Tile, SequenceCut
+from course_lib.sequence_cut import SequenceCut, Tile
 
 
 class Meeting(NamedTuple):
