@@ -176,10 +176,8 @@ def begin(
     layout = setup.local.layout
     numbers = min(sum(layout.size_at(n, at) for n in layout.trained) for at in coordinates(layout.sizes))
     if numbers < group.size():
-        values, way_out = (
-            f"{numbers} trained parameters, {group.size()} ranks",
-            f"let at most {numbers} ranks share them",
-        )
+        axes = " x ".join(setup.data_axes(experts=True))
+        values, way_out = f"{numbers} trained parameters, {group.size()} ranks", f"choose {axes} <= {numbers}"
         raise ValueError(four_parts(name, values, "every rank has something to train", way_out))
     # Along "dp" alone: on the other axes of the group ranks have the same by now, or experts of their own.
     broadcast.broadcast_state(setup.model, replicas, setup.local.name_of(**{**setup.local.at, AXIS: 0}))

@@ -16,7 +16,10 @@ PACKAGE = ROOT / "course_lib"
 ROOMS = {  # lowest first: a room imports those before it
     # After the table lessons 04, 03, 05, 06 and the two halves of 09.
     "parallel": ("table", "pipelines", "data", "tensors", "sharding", "sequence", "experts"),
-    "viz": ("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster"),
+    "viz": (
+        *("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster"),
+        *("sequence", "experts"),
+    ),
 }
 FILES = {name: path for path in sorted(PACKAGE.rglob("*.py")) for name in [".".join(path.relative_to(ROOT).parts)[:-3]]}
 MOST_FILES_OF_A_STEM = 3
