@@ -120,7 +120,7 @@ def test_a_token_meets_few_of_the_parameters(name, total, met):
 
 
 def test_what_a_token_meets_in_deepseek_v3_by_hand():
-    """61 layers of attention; 3 dense blocks; in 58 layers a router, 8 experts of 256 and the shared one; two tables."""
+    """61 layers of attention, 3 dense blocks, 58 routers with 8 experts of 256 and the shared one, and two tables."""
     H, heads, latent, queries = 7168, 128, 512, 1536
     down = H * (queries + latent + 64)
     up = heads * ((128 + 64) * queries + (128 + 128) * latent)
