@@ -28,7 +28,7 @@ def context_ways_s(job: Job, one: Ranked) -> dict[str, float]:
     """
     policies = Policies(**{**one.policy, "context": np.arange(len(CONTEXTS))})
     times = step_times(job.model, rates_of(machine_of(job.cluster), job.software), policies)
-    found = dict(zip(CONTEXTS, map(float, times.cp), strict=True))
+    found = dict(zip(CONTEXTS, np.asarray(times.cp).tolist(), strict=True))
     if job.model.n_heads / one.policy["tp"] < one.policy["cp"]:
         del found["ulysses"]
     return found

@@ -1,4 +1,4 @@
-"""What a plan says of cut sequences and experts: the assumption, the other ways' prices, and nothing where neither is."""
+"""What a plan says of cut sequences and of experts: what it assumes, what other ways cost, and nothing without them."""
 
 from __future__ import annotations
 
