@@ -54,5 +54,6 @@ def _of_experts(job: Job, one: Ranked) -> str:
     away = f" over domains of {job.cluster.domain}" if ranks > job.cluster.domain else " inside a domain"
     return (
         f"along ep: {even}; each of a token's {k} rows travels by itself{away}, and nothing hides it: code that sends "
-        "a token once to a node, or computes meanwhile, is faster"
+        "a token once to a node, or computes meanwhile, is faster; ranks that share experts are counted as neighbours, "
+        "whatever cp and tp are"
     )
