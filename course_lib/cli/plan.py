@@ -12,6 +12,7 @@ from course_lib.cli.assumed import assumed_line
 from course_lib.cli.compose import refuse
 from course_lib.cli.plan_config import COMMAND, PlanConfig, as_values, read_plan
 from course_lib.config import ParallelConfig
+from course_lib.planner.cuts import of_sequences_and_experts
 from course_lib.planner.policy_search import Found, search
 from course_lib.planner.reasons import Ranked, described, ranked, why_slower
 from course_lib.planner.retime import Recheck, retimed
@@ -39,7 +40,8 @@ def plan_command(overrides: Sequence[str]) -> int:
         return 1
     best = ranked(found, _SHOWN)
     toy = toy_of(best[0].policy)
-    print("\n".join(["", *_best(best), "", *_memory(best[0], found), "", *_likeness(toy)]), flush=True)
+    first = [*_memory(best[0], found), *of_sequences_and_experts(found.job, best[0])]
+    print("\n".join(["", *_best(best), "", *first, "", *_likeness(toy)]), flush=True)
     recheck = retimed(found, range(min(config.retime, len(found)))) if config.retime else None
     if recheck:
         print("\n".join(["", *_rechecked(recheck)]))

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.hardware import leaving_of_rings, seconds_per_byte
-from course_lib.sim.policies import Policies, Value
+from course_lib.sim.policies import CONTEXTS, Policies, Value
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape
 
 BF16 = 2  # bytes of an activation, and of a gathered weight
 _HIDEABLE = 0.9  # of what may hide a message, at most this share does
 _BUCKET = 50e6  # numbers in one bucket of gradients
+_ALL_GATHER, _ULYSSES = CONTEXTS.index("all_gather"), CONTEXTS.index("ulysses")
 _HIDING_BEHIND = 0.75  # of one micro-batch: where ZeRO-1 finds something to hide behind
 
 
@@ -57,10 +58,27 @@ def tensor_s(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
 
 
 def context_s(shape: Shape, rates: Rates, p: Policies, attention: Value) -> Value:
-    """One layer's keys and values around the ring of cp ranks, forward once and backward twice, behind attention."""
-    nbytes = (p.cp - 1) * p.tokens * 2 * shape.kv / p.tp * BF16
-    messages = 3 * (nbytes * _message_s(rates, p.tp * p.cp) + (p.cp - 1) * rates.inside_alpha_s)
-    return _exposed(rates.cp_exposed, messages, attention)
+    """One layer's attention over cp ranks, forward and backward, by the policy's way: `costs.comm.context` for arrays.
+
+    A ring passes keys and values on in cp - 1 hops forward, again in backward, and their gradients home in cp hops;
+    attention hides what it can. The all-gather and its reduce-scatter are a ring through all cards, and Ulysses has six
+    all-to-alls: attention can begin only after them, so nothing hides them.
+    """
+    ways, more_ranks = np.asarray(p.context), np.asarray(p.cp) > 1
+    of_keys = np.maximum(shape.kv / p.tp, shape.head_size)  # where tp ranks are more than kv heads, each has one
+    own = 2 * p.tokens * of_keys * BF16
+    hops = np.where(more_ranks, 3 * p.cp - 2, 0)
+    messages = hops * (own * _message_s(rates, p.tp * p.cp) + rates.inside_alpha_s)
+    found = _exposed(rates.cp_exposed, messages, attention)
+    if np.any(ways == _ALL_GATHER):
+        each = _ring_s(rates, p.cp * own, p.cp, p.tp) + (p.cp - 1) * rates.inside_alpha_s
+        found = np.where(ways == _ALL_GATHER, 2 * each, found)
+    if np.any(ways == _ULYSSES):
+        queries, keys = shape.query / p.tp / p.cp, np.maximum(of_keys / p.cp, shape.head_size)
+        to_each = p.tokens * 2 * (queries + keys) * BF16  # queries there, keys and values there, outputs back
+        each = (p.cp - 1) * (to_each * _all_to_all_s(rates, p.tp * p.cp) + 3 * rates.inside_alpha_s)
+        found = np.where(ways == _ULYSSES, 2 * each, found)
+    return found
 
 
 def expert_s(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:

@@ -15,6 +15,8 @@ from course_lib.errors import four_parts
 Value = npt.NDArray[np.float64] | float  # one number for all policies, or one for each
 CHUNK = 20_000  # policies at a time: their arrays stay in the processor's cache
 RECOMPUTE, SCHEDULES = job.RECOMPUTE, job.SCHEDULES  # a policy's code is the place in these lists
+CONTEXTS = ("ring", "all_gather", "ulysses")  # ways in which cp ranks share attention
+_FROM_ZERO = ("zero_stage", "recompute", "schedule", "context", "sequence_parallel", "offload")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Policies:
     recompute: Any = 0  # code of RECOMPUTE
     schedule: Any = 1  # code of SCHEDULES
     stages_per_rank: Any = 1  # v, of the interleaved schedule
+    context: Any = 0  # code of CONTEXTS
     offload: Any = False  # optimizer states lie in the host's memory, and Adam runs there
 
     def __post_init__(self) -> None:
@@ -47,7 +50,7 @@ class Policies:
             values = ", ".join(f"{name}: {array.shape}" for name, array in self._arrays().items() if array.ndim)
             raise ValueError(four_parts("Policies", values, "fields are as long as each other", "give (n,) or numbers"))
         for name, array in self._arrays().items():
-            low = 0 if name in ("zero_stage", "recompute", "schedule", "sequence_parallel", "offload") else 1
+            low = 0 if name in _FROM_ZERO else 1
             if array.size and not np.nanmin(array) >= low:
                 rule = f"{name} is at least {low}"
                 raise ValueError(four_parts("Policies", f"{name}={np.nanmin(array)}", rule, f"give {name} >= {low}"))

@@ -51,7 +51,7 @@ CAUSE_NAMES = {  # as every text and figure calls them
     "recompute": "recomputing activations",
     "tp": "messages along tp",
     "cp": "messages along cp",
-    "ep": "messages along ep",
+    "ep": "experts' messages and host work",
     "bubble": "the pipeline's bubble",
     "transfer": "messages between stages",
     "dp": "messages along dp that nothing hides",

@@ -63,6 +63,8 @@ def test_the_tensors_of_a_gpt_layer():
         ("llama3_1_70b", 70_553_706_496),
         ("llama3_1_405b", 405_853_388_800),
         ("mixtral_8x7b", 46_702_792_704),
+        ("qwen3_30b_a3b", 30_532_122_624),
+        ("deepseek_v3", 671_026_404_352),
     ],
 )
 def test_published_models_have_their_number_of_parameters(name, parameters):
@@ -102,6 +104,31 @@ def test_the_explorer_leaves_out_norms_and_routers():
     assert model_parameters(GROK) - explorer_parameters(GROK) == left_out
     assert round(explorer_parameters(GROK) / 1e9, 1) == 315.7
     assert round(explorer_parameters(load_model("grok_1_explorer")) / 1e9) == 87
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "met"),
+    [
+        ("mixtral_8x7b", 46_702_792_704, 12_879_925_248),  # published: 46.7 and 12.9 thousand millions
+        ("qwen3_30b_a3b", 30_532_122_624, 3_353_032_704),  # 30.5 and 3.3, which is cut and not rounded
+        ("deepseek_v3", 671_026_404_352, 37_552_282_624),  # 671 and 37, which is without the embedding's 0.9
+    ],
+)
+def test_a_token_meets_few_of_the_parameters(name, total, met):
+    config = load_model(name)
+    assert (model_parameters(config), active_parameters(config)) == (total, met)
+
+
+def test_what_a_token_meets_in_deepseek_v3_by_hand():
+    """61 layers of attention, 3 dense blocks, 58 routers with 8 experts of 256 and the shared one, and two tables."""
+    H, heads, latent, queries = 7168, 128, 512, 1536
+    down = H * (queries + latent + 64)
+    up = heads * ((128 + 64) * queries + (128 + 128) * latent)
+    attention = down + up + heads * 128 * H + queries + latent  # with the norms of both latent vectors
+    dense, expert = 3 * H * 18_432, 3 * H * 2048
+    sparse = 256 * H + (8 + 1) * expert
+    layers = 61 * (attention + 2 * H) + 3 * dense + 58 * sparse
+    assert active_parameters(load_model("deepseek_v3")) == layers + 2 * 129_280 * H + H
 
 
 def test_a_token_meets_two_of_eight_experts():

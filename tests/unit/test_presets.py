@@ -39,6 +39,7 @@ def test_every_published_model_is_there():
     ]
     others += ["olmo_1b", "olmo_7b", "olmo_1b_workshop", "olmo_7b_workshop", "olmo_70b_workshop"]
     others += ["grok_1", "grok_1_explorer", "mixtral_8x7b", "deepseek_v2", "gemma2_9b", "olmo2_7b", "qwen3_8b"]
+    others += ["deepseek_v3", "qwen3_30b_a3b"]
     assert set(model_names()) == gpt | {f"megatron_{size}" for size in sizes} | set(others)
 
 

@@ -7,6 +7,8 @@ from math import prod
 import pytest
 import torch
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoConfig,
@@ -17,6 +19,8 @@ from transformers import (
     MixtralForCausalLM,
     OlmoConfig,
     OlmoForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from course_lib.config import load_model, model_names
@@ -85,12 +89,42 @@ def mixtral(config):
     return MixtralForCausalLM(MixtralConfig(**llama_settings(config), **experts))
 
 
+def qwen3_experts(config):
+    settings = {
+        "head_dim": config.head_dim,
+        "num_experts": config.n_experts,
+        "num_experts_per_tok": config.experts_per_token,
+        "moe_intermediate_size": config.ffn_size,
+    }
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**llama_settings(config) | settings))
+
+
+def deepseek_v3(config):
+    latent = config.latent
+    settings = {
+        "intermediate_size": config.dense_ffn_size,
+        "first_k_dense_replace": config.dense_layers,
+        "moe_intermediate_size": config.ffn_size,
+        "n_routed_experts": config.n_experts,
+        "num_experts_per_tok": config.experts_per_token,
+        "n_shared_experts": config.shared_ffn_size // config.ffn_size,
+        "q_lora_rank": latent.query_rank,
+        "kv_lora_rank": latent.kv_rank,
+        "qk_nope_head_dim": latent.plain_size,
+        "qk_rope_head_dim": latent.rotary_size,
+        "v_head_dim": latent.value_size,
+    }
+    return DeepseekV3ForCausalLM(DeepseekV3Config(**llama_settings(config) | settings))
+
+
 BUILDERS = {  # the start of a preset's name -> how transformers builds it
+    "deepseek_v3": deepseek_v3,
     "gpt3": gpt2,
     "megatron": gpt2,
     "llama": lambda config: LlamaForCausalLM(LlamaConfig(**llama_settings(config))),
     "mixtral": mixtral,
     "olmo": lambda config: OlmoForCausalLM(OlmoConfig(**llama_settings(config))),
+    "qwen3_30b": qwen3_experts,
 }
 
 
