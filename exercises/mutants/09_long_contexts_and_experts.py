@@ -1,0 +1,98 @@
+"""Plausible wrong answers to the exercises of module 09, each with the level that must reject it and why.
+
+A dict is an edit: the exercise's solution, with pieces of its text changed. Not for learners: it comes close to the
+solutions. Slips stand in the exercises themselves.
+"""
+
+from __future__ import annotations
+
+WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
+HANGS = {}  # those that end by their time limit
+
+# --- experts ---
+
+# 09.7 ------------------------------------------------------------------------------------------------------------
+
+PLACES = "<= ceil(factor * S * k / E)"
+
+WRONG["09.7", "weights"] = {
+    "returned Tensor, not three things": {"return weights * kept, dropped, E * (f * P).sum(-1)": "return weights"},
+    "the weights have shape (2, 12, 2), expected (2, 12, 4)": {"return weights * kept": "return values"},
+    "the weights are the softmax's own": {"values = values / values.sum(-1, keepdim=True)": "pass"},
+    "the balance loss: returned float, not a tensor": {"(f * P).sum(-1)": "(f * P).sum().item()"},
+    "the weights of token 0 in sequence 0 are": {"scatter(-1, places, values)": "scatter(-1, places, values.flip(-1))"},
+}
+WRONG["09.7", "places"] = {
+    "places are given away over the whole batch": {
+        f"(chosen.cumsum(1) {PLACES})": (
+            "(chosen.flatten(0, 1).cumsum(0) <= ceil(len(chosen) * factor * S * k / E)).view_as(chosen)"
+        )
+    },
+    "the places are rounded down": {PLACES: "<= int(factor * S * k / E)"},
+    "the places forget the k": {PLACES: "<= ceil(factor * S / E)"},
+    "an expert has one place less than it should": {PLACES: "< ceil(factor * S * k / E)"},
+    "an expert has one place more than it should": {"(chosen.cumsum(1) <": "(chosen.cumsum(1) - chosen <"},
+    "the dropped ones are counted by token": {"(chosen - kept).sum((1, 2))": "(chosen - kept).amax(-1).sum(1)"},
+    "only tokens without any place are counted": {"(chosen - kept).sum((1, 2))": "(kept.amax(-1) == 0).sum(1)"},
+    "has the weights of the others made larger": {
+        "return weights * kept": (
+            "weights = weights * kept\n"
+            "    weights = weights / weights.sum(-1, keepdim=True).clamp(1e-9)\n    return weights"
+        )
+    },
+    "the dropped choices of sequence 0: 0 there": {"(chosen - kept).sum": "0 * (chosen - kept).sum"},
+}
+WRONG["09.7", "balance"] = {
+    "f counts what is left after dropping": {"f, P = chosen.mean": "f, P = kept.mean"},
+    "f adds up to k and not to 1": {"chosen.mean(1) / k": "chosen.mean(1)"},
+    "P is the mean of the weights": {"probabilities.mean(1)\n": "weights.mean(1)\n"},
+    "f and P are those of the whole batch": {
+        "chosen.mean(1) / k, probabilities.mean(1)": (
+            "chosen.mean((0, 1)) / k, probabilities.mean((0, 1)).expand(len(logits), E)"
+        )
+    },
+    "the factor E is missing": {"dropped, E * (f": "dropped, (f"},
+    "no gradient goes back from the balance loss": {"probabilities.mean(1)\n": "probabilities.mean(1).detach()\n"},
+    "no gradient goes back from the weights": {"return weights * kept": "return weights.detach() * kept"},
+    "not the gradient that reaches the logits of sequence 0": {
+        "return weights * kept, dropped, E * (f * P).sum(-1)": (
+            "return (weights * kept).detach(), dropped, E * (f * P).sum(-1).detach()"
+        )
+    },
+}
+WRONG["09.7", "edges"] = {
+    "the weights of token": {
+        "return weights * kept": "return (weights * kept if S > 1 else weights * 0)",
+    },
+}
+
+# 09.8 ------------------------------------------------------------------------------------------------------------
+
+RESULT = "return output, go(row_gradients[back], from_rank, to_rank), weight_gradients"
+
+WRONG["09.8", "values"] = {
+    "returned Tensor, not 3 things: the output": {RESULT: "return output"},
+    "rows arrive by rank, and they were taken for sorted": {
+        ".argsort(stable=True)\n": ".argsort() * 0 + torch.arange(coming.sum())\n"
+    },
+    "results went home in the order of experts": {"back = order.argsort()": "back = torch.arange(len(order))"},
+    "results went home sorted once more": {"back = order.argsort()": "back = order"},
+    "the gradients arrived by rank and were not sorted": {
+        "go(gradient, to_rank, from_rank)[order]": "go(gradient, to_rank, from_rank)"
+    },
+    "the experts' gradient is exactly 1/2 of": {RESULT: RESULT + " / ranks"},
+    "the experts' gradient is on every rank the sum of all ranks' parts": {
+        RESULT: RESULT.replace("weight_gradients", "comm.all_reduce(weight_gradients)")
+    },
+    "all_to_all_uneven": {"[(mine,)] * ranks": "[(mine + 1,)] * ranks"},
+}
+WRONG["09.8", "uneven"] = {
+    "3 ranks": {"counts.tensor_split(ranks)": "counts.split(len(counts) // ranks)"},
+    "7 experts on 3 ranks: ": {"counts.tensor_split(ranks)": "counts.chunk(ranks)"},
+}
+WRONG["09.8", "idle"] = {
+    "without rows": {"    parts = list": "    assert min(counts) > 0 or ranks == 1\n    parts = list"},
+}
+WRONG["09.8", "bytes"] = {
+    "values right, but rank 0 sends": {"    output = go": "    comm.all_reduce(weights.sum())\n    output = go"},
+}

@@ -1,0 +1,139 @@
+# %% [markdown]
+# # Exercises 09: long contexts and experts
+#
+# [Lesson 09](../../notebooks/09_long_contexts_and_experts.ipynb) cut one text over several ranks, and then spread experts over them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
+from math import ceil
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.checks import check, given, hint, save_script
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# --- experts ---
+
+# %% [markdown]
+# ## 09.7
+#
+# *Write · medium · core · 30 minutes.* **You learn** to write the few lines that decide where each token goes, and why a loss has to watch them.
+#
+# A layer has E experts and a small matrix, the **router**. For each token the router gives E logits. Their softmax are E probabilities, and
+# the token goes to the k experts of the largest ones. What these experts give is added up with k **weights**: the k probabilities, divided by
+# their sum, so that they add up to 1.
+#
+# Nothing stops all tokens from choosing the same expert. Then one GPU works and the others wait. Two things are done against that. The
+# first is a limit: an expert takes only so many tokens of each sequence, its **capacity**. A sequence of S tokens makes S · k choices, so a fair share
+# is S · k / E. With a `factor` of 1.25 an expert has a quarter more places than that:
+#
+# ```text
+# places = factor · S · k / E, rounded up
+# ```
+#
+# Tokens are served in their order. A choice that finds no place is **dropped**: its weight becomes 0, and the token's other weights
+# stay as they are.
+
+# %% [markdown]
+# The second is a **balance loss**, one number for each sequence. Take two shares for each expert e. Let f be the part of the sequence's S · k *choices* that
+# fell on e, before anybody is dropped, and P the mean of its *probability* over all tokens of the sequence. Then the loss is
+#
+# $$E \sum_e f_e P_e$$
+#
+# If all experts are chosen equally often, it is 1, and if everything goes to a few of them, it is larger. f is made of counts and has no gradient. P has one, and
+# it pushes down the probability of experts that are chosen too often.
+#
+# **Target:** three tensors. The weights as (B, S, E), with zeros for experts that were not chosen or had no place. Of each sequence the number of
+# choices that were dropped, and its balance loss. Gradients reach the logits through the weights and through P.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def route(logits, k, factor):
+    """Return three tensors: the weights, the dropped choices, and the balance loss.
+
+    logits: (B, S, E). The results: (B, S, E), (B), (B).
+    """
+    ### BEGIN SOLUTION
+    S, E = logits.shape[1:]
+    probabilities = logits.softmax(-1)
+    values, places = probabilities.topk(k, dim=-1)
+    values = values / values.sum(-1, keepdim=True)
+    weights = torch.zeros_like(logits).scatter(-1, places, values)
+    chosen = torch.zeros_like(logits).scatter(-1, places, 1.0)
+    kept = chosen * (chosen.cumsum(1) <= ceil(factor * S * k / E))
+    dropped = (chosen - kept).sum((1, 2))
+    f, P = chosen.mean(1) / k, probabilities.mean(1)
+    return weights * kept, dropped, E * (f * P).sum(-1)
+    ### END SOLUTION
+
+
+check("09.7", route)
+# hint("09.7")
+
+# %% [markdown]
+# ## 09.8
+#
+# *Write · hard · core · 45 minutes.* **You learn** to send each row to the rank that has its expert, and to bring back what became of it, for any numbers of rows.
+#
+# Four ranks share six experts, as `torch.arange(6).tensor_split(4)` cuts them: two, two, one and one. Each rank has rows of its own, and the
+# router has chosen. Every row has already been copied for each expert that it goes to, and the rows are sorted by expert. So `counts` says all: the
+# first `counts[0]` rows are for expert 0, the next `counts[1]` for expert 1.
+#
+# ```text
+#            experts   counts                 so of its rows it sends
+# rank 0      0 1       2 1 3 1 2 1            3 to rank 0, 4 to rank 1, 2 to rank 2, 1 to rank 3
+# rank 1      2 3       1 1 2 3 1 2            2 to rank 0, 5 to rank 1, 1 to rank 2, 2 to rank 3
+# ```
+#
+# Nobody knows how many rows will come, because that follows from other ranks' data. So the counts travel first.
+#
+# `comm.all_to_all_uneven(outgoing, shapes)` sends `outgoing[j]` to rank j. It returns a list with what has come from each rank, and
+# `shapes[j]` is the shape that you expect from rank j. Tensors may have no rows at all.
+
+# %% [markdown]
+# Here an expert is one matrix, and of rows x it makes x @ weight. Rows arrive by rank, and you want them by expert, so you have to sort them. The
+# results go home in the order in which the rows came, where they stand in the places of these rows.
+#
+# Backward starts on each rank from the gradient of its output rows, and all messages go once more. Gradients of outputs travel to the experts, as
+# the rows did. There each expert makes its weight's gradient from the rows of *all* ranks. Gradients of rows travel home.
+#
+# **Target:** three things: the output rows, the gradient of the rows, and the gradient of this rank's weights. It must work for any
+# counts, and no row travels to any rank but its expert's.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def through_experts(rows, counts, weights, gradient):
+    """Return three tensors: the output, and the gradients of the rows and of the weights.
+
+    rows: (n, in), sorted by expert. counts: (E), how many of them are for each of all E experts.
+    weights: (e, in, out), those of this rank's e experts. gradient: (n, out), of the output.
+    """
+    ### BEGIN SOLUTION
+    ranks = dist.get_world_size()
+    parts = list(counts.tensor_split(ranks))
+    mine = len(weights)
+    coming = torch.stack(comm.all_to_all_uneven(parts, [(mine,)] * ranks))
+    to_rank, from_rank = [int(part.sum()) for part in parts], coming.sum(1).tolist()
+
+    def go(x, sizes, expected):
+        shapes = [(n, x.shape[1]) for n in expected]
+        return torch.cat(comm.all_to_all_uneven(list(x.split(sizes)), shapes))
+
+    order = torch.arange(mine).repeat(ranks).repeat_interleave(coming.flatten()).argsort(stable=True)
+    back = order.argsort()
+    of_experts = coming.sum(0).tolist()
+    xs = go(rows, to_rank, from_rank)[order].split(of_experts)
+    gs = go(gradient, to_rank, from_rank)[order].split(of_experts)
+    results = torch.cat([x @ w for x, w in zip(xs, weights, strict=True)])
+    row_gradients = torch.cat([g @ w.T for g, w in zip(gs, weights, strict=True)])
+    weight_gradients = torch.stack([x.T @ g for x, g in zip(xs, gs, strict=True)])
+    output = go(results[back], from_rank, to_rank)
+    return output, go(row_gradients[back], from_rank, to_rank), weight_gradients
+    ### END SOLUTION
+
+
+check("09.8", through_experts)
+# hint("09.8")
