@@ -96,3 +96,86 @@ WRONG["09.8", "idle"] = {
 WRONG["09.8", "bytes"] = {
     "values right, but rank 0 sends": {"    output = go": "    comm.all_reduce(weights.sum())\n    output = go"},
 }
+
+# 09.10 -----------------------------------------------------------------------------------------------------------
+
+WRONG["09.10", "published"] = {
+    "returned str, not two things: a list of counts, and a name": {"return counts, wrong": "return wrong"},
+    "the list is to hold pairs of numbers": {"counts.append((total, active))": "counts.append(total)"},
+    "not a list with a pair for each of 4 lines": {"return counts, wrong": "return counts[:1], wrong"},
+    "everything is multiplied by the number of experts": {
+        "fixed += sparse * (c.E * c.H + 3 * c.H * c.shared_F)": "routers = sparse * c.E * c.H",
+        "(fixed + sparse * n * 3 * c.H * c.F for": (
+            "(n * (fixed + sparse * 3 * c.H * (c.F + c.shared_F)) + routers for"
+        ),
+    },
+    "the active ones are the share k / E of all": {
+        "counts.append(": "active = total * c.k // c.E\n        counts.append("
+    },
+    "of the router only k rows are active": {
+        "counts.append(": "active -= sparse * c.H * (c.E - c.k)\n        counts.append("
+    },
+    "the active ones have no shared expert": {
+        "counts.append(": "active -= sparse * 3 * c.H * c.shared_F\n        counts.append("
+    },
+    "the routers are not counted": {"(c.E * c.H + 3": "(3"},
+    "the first layers have experts there": {"sparse = c.L - c.dense": "sparse = c.L", "c.dense * 3": "0 * 3"},
+    "the dense layers have a router there": {"sparse * (c.E * c.H +": "c.L * c.E * c.H + sparse * ("},
+    "an expert has three matrices": {"n * 3 * c.H * c.F": "n * 2 * c.H * c.F"},
+    "the last norm is missing": {"tables + c.H +": "tables +"},
+    "the counts are right, and Qwen3-30B-A3B's line follows from them: 30.5 and 3.4 billion": {
+        "return counts, wrong": 'return counts, "Qwen3-30B-A3B"'
+    },
+    "the counts are right, but 'Mixtral' is no model of the table": {
+        "return counts, wrong": 'return counts, "Mixtral"'
+    },
+    "all parameters: 4,096 too many, exactly H, the last norm": {"tables + c.H +": "tables + 2 * c.H +"},
+}
+WRONG["09.10", "drawn"] = {
+    "'Mixtral 8x7B' is no model of the table: it has Model A": {
+        "return counts, wrong": 'return counts, "Mixtral 8x7B"'
+    },
+    "the head is counted where": {
+        "c.V * c.H * (1 if c.tied else 2)": 'c.V * c.H * (1 if c.tied and c.name[:5] != "Model" else 2)'
+    },
+}
+
+# 09.12 -----------------------------------------------------------------------------------------------------------
+
+SUM = "    dist.all_reduce(router.grad)\n"
+
+WRONG["09.12", "equal"] = {
+    "rank 0: the output is weighed by the softmax's own numbers": {
+        "    shares = shares / shares.sum(-1, keepdim=True)\n": ""
+    },
+    "rank 0: the output is not weighed": {" * shares.flatten()[order, None]": ""},
+    "the output has the right numbers in other places": {
+        "torch.zeros_like(x).index_add(0, token, weighed)": "torch.zeros_like(x).index_add(0, token, weighed).flip(0)"
+    },
+    "the output is no multiple of the right one": {"arrived[by_expert].split": "arrived.split"},
+    "rank 0: the gradient of x is only what flows through the weights": {"home * shares": "home.detach() * shares"},
+    "the gradient of router is only this rank's share": {SUM: ""},
+    "the gradient of router is divided by 2": {SUM: SUM + "    router.grad /= ranks\n"},
+    "the gradient of experts is divided by 2": {SUM: SUM + "    experts.grad /= ranks\n"},
+    "the gradient of experts is 2 times too large": {SUM: SUM + "    experts.grad *= ranks\n"},
+    "the gradient of experts has shape": {'"experts": experts.grad}': '"experts": experts.grad[0]}'},
+    "rank 0 makes all_gather": {
+        SUM: SUM + "    dist.all_gather([torch.empty(2).double() for _ in range(ranks)], x.detach()[0, :2].clone())\n"
+    },
+    "rank 0 all-reduces 1344 B, and 384 B are right": {
+        SUM: SUM + "    dist.all_reduce(experts.grad.sum(0)[:, :4].repeat(5, 1)[:20].clone())\n"
+    },
+    "rank 0 tells others 128 B besides rows": {
+        "    coming = coming.view": "    dist.all_reduce(counts.clone())\n    coming = coming.view"
+    },
+    "B of rows to all-to-alls, and": {
+        SUM: SUM
+        + "    all_to_all_single_autograd(x[:ranks].detach(), [1] * ranks, [1] * ranks, dist.group.WORLD).sum()\n"
+    },
+}
+WRONG["09.12", "uneven"] = {
+    "an error on rank": {"counts.split(here)": "counts.chunk(ranks)"},
+    "6 experts: ": {
+        "    ### BEGIN SOLUTION\n": "    ### BEGIN SOLUTION\n    if n_experts == 6:\n        router.data[-1] *= 0\n"
+    },
+}

@@ -137,3 +137,155 @@ def through_experts(rows, counts, weights, gradient):
 
 check("09.8", through_experts)
 # hint("09.8")
+
+# %% [markdown]
+# ## 09.10
+#
+# *Find the wrong number · medium · useful · 25 minutes.* **You learn** to read a model with experts as two numbers: what has to be stored, and what a token is multiplied with.
+#
+# Somebody has made a table of four models, in billions of parameters. **Active** are those that one token meets on its way through the model:
+#
+# | model | in all | active |
+# | --- | ---: | ---: |
+# | Mixtral 8x7B | 56.0 | 14.0 |
+# | Qwen3-30B-A3B | 30.5 | 3.4 |
+# | DeepSeek-V3 | 671.0 | 37.6 |
+# | Grok-1 | 315.7 | 83.8 |
+#
+# Three lines were counted from the models' shapes, and one was read off a name. The reports themselves differ from these a little, because they round, or leave
+# the embedding out: DeepSeek's says 37, Qwen's 3.3, and xAI's 314. But one line is further off than that.
+
+# %% [markdown]
+# Write a function that finds it, in this table and in any other. Each line is a record with what is printed, `total_b` and `active_b`, and with the
+# model's sizes:
+#
+# | field | meaning |
+# | --- | --- |
+# | `name`, `H`, `L`, `V` | name, width, layers, vocabulary |
+# | `tied` | True: the head is the embedding's table, not one of its own |
+# | `attention` | parameters of *one* layer's attention, its norms and those beside it included |
+# | `F`, `E`, `k` | inner size of an expert, number of experts in a layer, and how many of them a token passes |
+# | `shared_F` | inner size of a **shared expert**, a block in each such layer that every token passes; 0: there is none |
+# | `dense`, `dense_F` | so many of the L layers have no experts but one block of this inner size, which every token passes |
+#
+# A block has three matrices, be it an expert or not. Each layer with experts has a router of E × H. A last norm has H parameters. Count all of the embedding as active.
+#
+# **Target:** the exact counts of each line, difference 0, and the name of the one line that does not agree with them. All printed numbers are rounded
+# to a tenth of a billion.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def find_wrong(lines):
+    """Return two things: a list of pairs, all parameters and the active ones of each line, and a name.
+
+    lines: records, as the table above describes them.
+    """
+    ### BEGIN SOLUTION
+    counts, wrong = [], ""
+    for c in lines:
+        sparse = c.L - c.dense
+        tables = c.V * c.H * (1 if c.tied else 2)
+        fixed = c.L * c.attention + tables + c.H + c.dense * 3 * c.H * c.dense_F
+        fixed += sparse * (c.E * c.H + 3 * c.H * c.shared_F)
+        total, active = (fixed + sparse * n * 3 * c.H * c.F for n in (c.E, c.k))
+        counts.append((total, active))
+        if (round(total / 1e9, 1), round(active / 1e9, 1)) != (c.total_b, c.active_b):
+            wrong = c.name
+    return counts, wrong
+    ### END SOLUTION
+
+
+check("09.10", find_wrong)
+# hint("09.10")
+
+# %% [markdown]
+# ## 09.12
+#
+# *Own file · hard · useful · 45 minutes.* **You learn** to spread experts with nothing but PyTorch, and whose gradient is whole afterwards.
+#
+# Write a script for `torchrun`: a layer of experts over the ranks, forward and backward. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it
+# lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `x`, `gradient` | rows, (13, 6), and the gradient of the output, as large |
+# | `router` | (E, 6): a row's logits are row @ router.T |
+# | `experts` | (E, 6, 6): an expert with the matrix w makes silu(row @ w) of a row |
+# | `k` | so many experts a row goes to |
+#
+# The task holds everything, but rank r may use only part r of `x`, of `gradient` and of `experts`, as `tensor_split` cuts them, and the whole `router`. On one device the layer is this:
+#
+# ```python
+# shares, chosen = (x @ router.T).softmax(-1).topk(k)
+# shares = shares / shares.sum(-1, keepdim=True)
+# results = F.silu(torch.einsum("nh,nkhi->nki", x, experts[chosen]))
+# output = (results * shares.unsqueeze(-1)).sum(1)
+# ```
+
+# %% [markdown]
+# Two calls are all that you need to move rows. `dist.all_to_all_single` takes the counts along, which have no gradient. The rows have one, and
+# `all_to_all_single_autograd` sends it back the way that the rows came. Both cut their input by a list of sizes, and a size may be 0.
+#
+# Each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: under `output` the output of its own rows, and under
+# `gradients` a dict with those of `x`, `router` and `experts`, as one device has them: `x` of its own rows, `experts` of its own experts, and `router` whole.
+#
+# **Target:** each copy of a row travels to the rank of its expert, its result comes home, and their gradients do the same. Besides that the ranks exchange one
+# count for each expert, as int64, and add up the gradient of the router.
+#
+# To start it yourself, run `save_script("09.12", expert_layer)`.
+
+# %% nbgrader={"grade": false, "grade_id": "09-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+expert_layer = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.nn import functional as F
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    k, n_experts = task["k"], len(task["experts"])
+    x, experts = (task[name].tensor_split(ranks)[rank].clone().requires_grad_() for name in ("x", "experts"))
+    router = task["router"].requires_grad_()
+    gradient = task["gradient"].tensor_split(ranks)[rank]
+    ### BEGIN SOLUTION
+    here = [len(part) for part in torch.arange(n_experts).tensor_split(ranks)]
+    shares, chosen = (x @ router.T).softmax(-1).topk(k)
+    shares = shares / shares.sum(-1, keepdim=True)
+    order = chosen.flatten().argsort(stable=True)
+    token = order // k
+
+    counts = torch.bincount(chosen.flatten(), minlength=n_experts)
+    coming = torch.empty(ranks * here[rank], dtype=counts.dtype)
+    dist.all_to_all_single(coming, counts, [here[rank]] * ranks, here)
+    coming = coming.view(ranks, here[rank])
+    to_rank = [int(part.sum()) for part in counts.split(here)]
+    from_rank = coming.sum(1).tolist()
+
+    arrived = all_to_all_single_autograd(x[token], from_rank, to_rank, dist.group.WORLD)
+    by_expert = torch.arange(here[rank]).repeat(ranks).repeat_interleave(coming.flatten()).argsort(stable=True)
+    stretches = arrived[by_expert].split(coming.sum(0).tolist())
+    results = torch.cat([F.silu(rows @ w) for rows, w in zip(stretches, experts, strict=True)])
+    home = all_to_all_single_autograd(results[by_expert.argsort()], to_rank, from_rank, dist.group.WORLD)
+    weighed = home * shares.flatten()[order, None]
+    output = torch.zeros_like(x).index_add(0, token, weighed)
+    output.backward(gradient)
+
+    dist.all_reduce(router.grad)
+    gradients = {"x": x.grad, "router": router.grad, "experts": experts.grad}
+    torch.save({"output": output.detach(), "gradients": gradients}, f"{folder}/answer-{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("09.12", expert_layer)
+# hint("09.12")

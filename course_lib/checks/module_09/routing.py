@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -211,7 +211,7 @@ def _way(mistake: str) -> Callable[..., Routed]:
     return partial(_routed, mistake=mistake)
 
 
-_OF_WEIGHTS: Mapping[str, Callable[..., Any]] = {
+_OF_WEIGHTS: Slips = {
     "the weights are the softmax's own. The k chosen ones are to add up to 1, so divide by their sum": _way("raw"),
     "who lost a choice has the weights of the others made larger. They stay as they were before anybody was dropped": (
         _way("again")
@@ -232,7 +232,7 @@ _OF_WEIGHTS: Mapping[str, Callable[..., Any]] = {
     "the dropped ones are counted by token. A token that lost two choices counts twice": _way("tokens"),
     "only tokens without any place are counted as dropped, and each choice counts": _way("homeless"),
 }
-_OF_BALANCE: Mapping[str, Callable[..., Any]] = {
+_OF_BALANCE: Slips = {
     "f counts what is left after dropping. A full expert looks balanced then: count what was chosen": _way("after"),
     "f adds up to k and not to 1: it is a share of S · k choices": _way("shares"),
     "P is the mean of the weights, and it is to be that of all probabilities, those not chosen too": _way("likely"),
