@@ -70,7 +70,9 @@ def _instead_of_gradient(name: str, rank: int, task: Mapping[str, Any], whole: W
             f"divided by {ranks}. The loss is a sum over all rows, not a mean over the ranks": right / ranks,
         }
     ratio = "The rows of all ranks have come here already, so it is whole"
-    return {
+    others = [part["experts"] for part in whole.parts]
+    mixed = {"the sum of all ranks' parts. But each rank has other experts": torch.stack(others).sum(0)}
+    return (mixed if len({part.shape for part in others}) == 1 else {}) | {
         "only what this rank's own rows give. The others' rows have to come back with their gradients": alone,
         f"divided by {ranks}. {ratio}": right / ranks,
         f"{ranks} times too large. {ratio}": right * ranks,
@@ -108,12 +110,11 @@ def _wrong_calls(ran: Ran, task: Mapping[str, Any], whole: Whole) -> str | None:
             return f"values right, but rank {rank} makes {others[0]}: a row goes to the ranks of its experts alone"
         due = 2 * (whole.leaving[rank] + whole.coming[rank]) * task["x"][0].nbytes
         if (sent := _bytes(rows)) != due:
-            few = "the task holds all of x and all experts, but a rank computes with its own ones"
-            why = few if sent < due else "one out and one home, forward and backward"
+            why = "is something computed with rows or experts of other ranks?" if sent < due else "what else travels?"
             return (
-                f"values right, but rank {rank} hands {sent} B of rows to all-to-alls, and {due} B are right, "
-                f"{plural(whole.leaving[rank], 'row')} of its own and {whole.coming[rank]} of others or its own that "
-                f"come to it, each twice: {why}"
+                f"values right, but rank {rank} hands {sent} B of rows to all-to-alls, and {due} B are right: "
+                f"{plural(whole.leaving[rank], 'row')} to experts, {plural(whole.coming[rank], 'result')} home, and as "
+                f"many gradients; {why}"
             )
         summed = [call for call in numbers if call.operation == "all_reduce"]
         if _bytes(summed) != router:
