@@ -70,13 +70,15 @@ def _instead_of_gradient(name: str, rank: int, task: Mapping[str, Any], whole: W
             f"divided by {ranks}. The loss is a sum over all rows, not a mean over the ranks": right / ranks,
         }
     ratio = "The rows of all ranks have come here already, so it is whole"
-    others = [part["experts"] for part in whole.parts]
-    mixed = {"the sum of all ranks' parts. But each rank has other experts": torch.stack(others).sum(0)}
-    return (mixed if len({part.shape for part in others}) == 1 else {}) | {
+    instead = {
         "only what this rank's own rows give. The others' rows have to come back with their gradients": alone,
         f"divided by {ranks}. {ratio}": right / ranks,
         f"{ranks} times too large. {ratio}": right * ranks,
     }
+    others = [part["experts"] for part in whole.parts]
+    if len({part.shape for part in others}) == 1:
+        instead["the sum of all ranks' parts. But each rank has other experts"] = torch.stack(others).sum(0)
+    return instead
 
 
 def _unlike(found: Any, right: Tensor, what: str, instead: Mapping[str, Tensor]) -> str | None:
