@@ -97,6 +97,24 @@ WRONG["09.8", "bytes"] = {
     "values right, but rank 0 sends": {"    output = go": "    comm.all_reduce(weights.sum())\n    output = go"},
 }
 
+# 09.9 ------------------------------------------------------------------------------------------------------------
+
+FOUND, DIVIDED = 'return 3, "gradients", 2', "/ self.everyone.size()"
+
+WRONG["09.9", "diagnosis"] = {
+    "give three things, a complaint's number, the rung's name": {FOUND: 'return "gradients", 2'},
+    "complaint 1 is true of what `log` prints": {FOUND: 'return 1, "gradients", 2'},
+    "complaint 2: then the router's gradient would be wrong": {FOUND: 'return 2, "gradients", 2'},
+    "complaint 4: then every gradient would be too large": {FOUND: 'return 4, "gradients", 2'},
+    "5 is no complaint's number": {FOUND: 'return 5, "gradients", 2'},
+    "rung 'loss curve': an earlier one fails": {FOUND: 'return 3, "loss curve", 2'},
+    "how many times too large these gradients are is not 4": {FOUND: 'return 3, "gradients", 4'},
+}
+WRONG["09.9", "steps"] = {
+    "experts are divided by some of the ranks alone": {DIVIDED: "/ group.size()"},
+    "your gradient is exactly 3.0 x the reference": {DIVIDED: "/ self.everyone.size() * 3"},
+}
+
 # 09.10 -----------------------------------------------------------------------------------------------------------
 
 WRONG["09.10", "published"] = {

@@ -139,6 +139,152 @@ check("09.8", through_experts)
 # hint("09.8")
 
 # %% [markdown]
+# ## 09.9
+#
+# *Find the bug · hard · useful · 35 minutes.* **You learn** to tell a true complaint from a false one by what the ladder shows, and who divides an expert's gradient.
+#
+# A trainer spreads experts over `ep` and averages gradients itself. Each rank reads rows of its own, and its loss is multiplied by the number of all
+# ranks, so that a mean over all of them gives the whole batch's gradient. The loss contains the balance loss of 09.7.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-experts", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from course_lib.models.moe import MoEDecoder, mixtures_of
+from course_lib.parallel.data.replicate import broadcast_state
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.training.balance import balanced
+from course_lib.training.expert_technique import experts
+from course_lib.training.trainer import Trainer
+
+
+class Suspect(Trainer):
+    def __init__(self, model, config, dp=2, ep=2):
+        apply = experts(), balanced(0.01), self.averaged
+        super().__init__(model, config, mesh=make_mesh(dp=dp, ep=ep), apply=apply)
+
+    def averaged(self, setup):
+        """A technique: replicas begin alike, and two groups of ranks are made."""
+        setup.begin("replicate", "dp")
+        self.everyone = setup.take_over(experts=True)  # all dp x ep ranks
+        self.replicas = setup.local.group("dp")  # those that have the same experts
+        broadcast_state(setup.model, self.replicas, setup.local.name_of(**{**setup.local.at, "dp": 0}))
+
+    def compute_gradients(self, batch):
+        loss = super().compute_gradients(batch)
+        for name, parameter in self.local.parameters.items():
+            parameter.grad.copy_(self.average(name, parameter.grad))
+        return loss
+
+    def average(self, name, gradient):
+        group = self.replicas if ".experts." in name else self.everyone
+        return comm.all_reduce(gradient, group=group) / group.size()
+
+    def log(self, loss):
+        balance = 0.01 * sum(mixture.balance for mixture in mixtures_of(self.model))
+        return f"loss {loss + balance.item():.3f}"
+
+
+class OneDevice(Trainer):
+    def __init__(self, model, config):
+        super().__init__(model, config, apply=(balanced(0.01),))
+
+
+# %% [markdown]
+# Train it by AdamW beside one device:
+
+
+# %%
+from course_lib.config import ModelConfig, TrainConfig
+from course_lib.ranks import run_ranks
+from course_lib.verify import NotEqual, assert_parallel_equals
+
+SMALL = ModelConfig(
+    name="small",
+    hidden_size=8,
+    n_layers=2,
+    n_heads=2,
+    n_kv_heads=2,
+    ffn_size=12,
+    vocab_size=20,
+    tied=False,
+    n_experts=4,
+    experts_per_token=2,
+)
+
+
+def texts(number):
+    tokens = torch.randint(0, 20, (8, 7), generator=torch.Generator().manual_seed(number))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def losses(trainer_class):
+    torch.manual_seed(0)
+    config = TrainConfig(learning_rate=0.01, optimizer="adamw")
+    trainer = trainer_class(MoEDecoder(SMALL), config)
+    return [trainer.step(texts(number % 4)) for number in range(33)]
+
+
+one_device, on_ranks = losses(OneDevice), run_ranks(losses, 4, Suspect)[0]
+for at in (0, 8, 16, 24, 32):
+    print(f"step {at:2}   one device {one_device[at]:.3f}   suspect {on_ranks[at]:.3f}")
+
+# %% [markdown]
+# Nearly the same to the third digit. Adam divides each step by the size of the gradient, so a gradient that is always too large by
+# the same factor leaves no trace. Still, four people have read the code and complain:
+#
+# | | complaint |
+# | --- | --- |
+# | 1 | "`log` adds the balance loss to a loss that contains it already. So it counts twice, and its gradient, too." |
+# | 2 | "A router sees the tokens of its own rank. Nobody adds up its gradient over `ep`." |
+# | 3 | "An expert gets rows from all ranks along `ep`, and its gradient is divided as if they were only its own rank's." |
+# | 4 | "Everything is divided by the ranks along `dp`, and dp · ep of them have read rows." |
+#
+# At most one of them can be right about the gradients. Climb, with `climb(Suspect)`:
+
+
+# %%
+def climb(trainer_class):
+    def make(kind):
+        return lambda config: kind(MoEDecoder(SMALL), config)
+
+    try:
+        print(assert_parallel_equals(make(OneDevice), make(trainer_class), texts, world_size=4))
+    except NotEqual as error:
+        print(error)
+
+
+# %% [markdown]
+# Write down the number of the complaint that the ladder confirms, the name of the first rung that fails, and how many times too large the wrong
+# gradients are. Then write `average` again.
+#
+# **Target:** the gradients of one device on any mesh of dp × ep. Try it with `climb(Repaired)`. Leave `log` as it is: what it prints is wrong, and
+# what it trains is not.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Suspect):
+    def diagnosis(self):
+        """Return three things: the number of the true complaint,
+        the first rung that fails, and how many times too large those gradients are.
+        """
+        ### BEGIN SOLUTION
+        return 3, "gradients", 2
+        ### END SOLUTION
+
+    def average(self, name, gradient):
+        """Return what this parameter's gradient is on one device.
+
+        gradient: what backward left on this rank. `self.everyone` and `self.replicas` are groups.
+        """
+        ### BEGIN SOLUTION
+        group = self.replicas if ".experts." in name else self.everyone
+        return comm.all_reduce(gradient, group=group) / self.everyone.size()
+        ### END SOLUTION
+
+
+check("09.9", Repaired)
+# hint("09.9")
+
+# %% [markdown]
 # ## 09.10
 #
 # *Find the wrong number · medium · useful · 25 minutes.* **You learn** to read a model with experts as two numbers: what has to be stored, and what a token is multiplied with.
