@@ -83,9 +83,9 @@ check("09.7", route)
 # first `counts[0]` rows are for expert 0, the next `counts[1]` for expert 1.
 #
 # ```text
-#            experts   counts                 so of its rows it sends
-# rank 0      0 1       2 1 3 1 2 1            3 to rank 0, 4 to rank 1, 2 to rank 2, 1 to rank 3
-# rank 1      2 3       1 1 2 3 1 2            2 to rank 0, 5 to rank 1, 1 to rank 2, 2 to rank 3
+#          has     counts         so it sends
+# rank 0   0 1     2 1 3 1 2 1    3 rows to rank 0, 4 to 1, 2 to 2, 1 to 3
+# rank 1   2 3     1 1 2 3 1 2    2 rows to rank 0, 5 to 1, 1 to 2, 2 to 3
 # ```
 #
 # Nobody knows how many rows will come, because that follows from other ranks' data. So the counts travel first.

@@ -25,7 +25,7 @@ _KINDS: tuple[_Kind, ...] = get_args(_Kind)[1:]  # how a wrong line was made
 _Counts = Sequence[tuple[float, float]]
 
 
-class Line(NamedTuple):
+class _Line(NamedTuple):
     """A model's sizes, and what somebody says of it, in billions."""
 
     name: str
@@ -49,10 +49,10 @@ class Line(NamedTuple):
         return _MATRICES * self.H * self.F
 
 
-class Table(NamedTuple):
+class _Table(NamedTuple):
     """Lines, one of which was not counted."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[_Line, ...]
 
     def __str__(self) -> str:
         return ""
@@ -85,20 +85,20 @@ _PUBLISHED = (
 )  # fmt: skip
 
 
-def _records(case: Drawn, seed: int) -> Sequence[Table]:
+def _records(case: Drawn, seed: int) -> Sequence[_Table]:
     """The published ones stand in another order at another seed, and the wrong one is Mixtral."""
     draw = random.Random(f"{case.kind}{seed}")
     if case.kind == "published":
         lines = [_line(c, "by name" if c.name.startswith("Mixtral") else "") for c in _PUBLISHED]
         draw.shuffle(lines)
-        return [Table(tuple(lines))]
+        return [_Table(tuple(lines))]
     configs = [_config(draw, shared=number % 2 > 0, dense=number == 1, tied=number == 2) for number in range(4)]
     wrong = draw.choice(
         [0, 1, 3] if case.kind == "tables once" else [1, 3] if case.kind == "without shared" else range(4)
     )
     lines = [_line(c, case.kind if number == wrong else "") for number, c in enumerate(configs)]
     draw.shuffle(lines)
-    return [Table(tuple(line._replace(name=f"Model {name}") for line, name in zip(lines, "ABCD", strict=True)))]
+    return [_Table(tuple(line._replace(name=f"Model {name}") for line, name in zip(lines, "ABCD", strict=True)))]
 
 
 def _config(draw: random.Random, *, shared: bool, dense: bool, tied: bool) -> ModelConfig:
@@ -120,9 +120,9 @@ def _config(draw: random.Random, *, shared: bool, dense: bool, tied: bool) -> Mo
     )
 
 
-def _line(c: ModelConfig, wrong: str) -> Line:
+def _line(c: ModelConfig, wrong: str) -> _Line:
     attention = sum(one.parameters for one in layer_weights(c) if one.part in ("attention", "norm"))
-    line = Line(
+    line = _Line(
         c.name, c.hidden_size, c.n_layers, c.vocab_size, c.tied, attention, c.ffn_size, c.n_experts,
         c.experts_per_token, c.shared_ffn_size, c.dense_layers, c.dense_ffn_size or 0, 0.0, 0.0,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def _line(c: ModelConfig, wrong: str) -> Line:
     return line._replace(total_b=round(total / _BILLION, 1), active_b=round(active / _BILLION, 1))
 
 
-def _count(line: Line, mistake: str = "") -> tuple[int, int]:
+def _count(line: _Line, mistake: str = "") -> tuple[int, int]:
     """Of one line, right or with a mistake."""
     H, E, k = line.H, line.E, line.k
     block = 2 * H * line.F if mistake == "two matrices" else line.block
@@ -166,13 +166,13 @@ def _count(line: Line, mistake: str = "") -> tuple[int, int]:
     return total, active
 
 
-def _answer(table: Sequence[Line], *, mistake: str = "") -> tuple[_Counts, str]:
+def _answer(table: Sequence[_Line], *, mistake: str = "") -> tuple[_Counts, str]:
     """The right answer, or one that counts with a mistake and names the right line nevertheless."""
     wrong = next(line.name for line in table if not _follows(line))
     return [_count(line, mistake) for line in table], wrong
 
 
-def _follows(line: Line) -> bool:
+def _follows(line: _Line) -> bool:
     return _rounded(_count(line)) == (line.total_b, line.active_b)
 
 
@@ -180,7 +180,7 @@ def _rounded(counts: tuple[float, float]) -> tuple[float, ...]:
     return tuple(round(number / _BILLION, 1) for number in counts)
 
 
-def _use(answer: Callable[..., Any], table: Table) -> tuple[_Counts, str] | str:
+def _use(answer: Callable[..., Any], table: _Table) -> tuple[_Counts, str] | str:
     """Runs on a rank; a text says what came instead."""
     found = answer(list(table.lines))
     if not isinstance(found, tuple | list) or len(found) != 2:
@@ -196,7 +196,7 @@ def _use(answer: Callable[..., Any], table: Table) -> tuple[_Counts, str] | str:
     return numbers, str(name) if right else ""  # which name follows from wrong counts says nothing more
 
 
-def _judge(table: Table, found: tuple[_Counts, str] | str) -> str | None:
+def _judge(table: _Table, found: tuple[_Counts, str] | str) -> str | None:
     if isinstance(found, str):
         return found
     counts, name = found
@@ -214,7 +214,7 @@ def _judge(table: Table, found: tuple[_Counts, str] | str) -> str | None:
     return None
 
 
-def _amounts(line: Line) -> Amounts:
+def _amounts(line: _Line) -> Amounts:
     """What may be counted too often or not at all."""
     sparse = line.L - line.dense
     return {

@@ -189,7 +189,6 @@ _EXPERTS = parts_exercise(
     levels={
         "values": Level(
             points=2,
-            again=True,
             cases=(Mixture(world_size=2, experts=4), Mixture(world_size=4, experts=8)),
             praise="each row meets its expert, and comes back to its own place; the gradients went the same ways",
         ),

@@ -46,7 +46,7 @@ class Routing:
         )
 
 
-class Tokens(NamedTuple):
+class _Tokens(NamedTuple):
     """What the answer gets; `probe` is what the weights are multiplied with, to have a gradient."""
 
     logits: Tensor
@@ -59,7 +59,7 @@ class Tokens(NamedTuple):
         return ""
 
 
-class Routed(NamedTuple):
+class _Routed(NamedTuple):
     """Of each token and expert a weight; of each sequence how many choices found no place, and its balance loss."""
 
     weights: Tensor
@@ -67,20 +67,20 @@ class Routed(NamedTuple):
     balance: Tensor
 
 
-def _records(case: Routing, seed: int) -> Sequence[Tokens]:
+def _records(case: Routing, seed: int) -> Sequence[_Tokens]:
     for attempt in count():
         source = generator(seed, case.batch, case.length, case.experts, case.k, attempt)
         shape = case.batch, case.length, case.experts
         logits, probe = torch.randn(2, *shape, generator=source, dtype=torch.float64)
         lean = torch.linspace(_LEAN, 0, case.experts, dtype=torch.float64)
         logits += lean * torch.arange(1, 1 + case.batch).view(-1, 1, 1)  # in each sequence another one
-        tokens = Tokens(logits, case.k, case.factor, probe, case.balance)
+        tokens = _Tokens(logits, case.k, case.factor, probe, case.balance)
         if not case.all_rules or _tells_all(tokens):
             return [tokens]
     raise AssertionError
 
 
-def _tells_all(tokens: Tokens) -> bool:
+def _tells_all(tokens: _Tokens) -> bool:
     """Whether each mistake shows in what is looked at.
 
     Rounding down is no mistake where the places come out whole, and elsewhere it is one place less.
@@ -92,7 +92,7 @@ def _tells_all(tokens: Tokens) -> bool:
     return all(not _same(_use(program, tokens), right) for says, program in shown.items() if says != alike)
 
 
-def _use(answer: Callable[..., Any], tokens: Tokens) -> tuple[Tensor, ...] | str:
+def _use(answer: Callable[..., Any], tokens: _Tokens) -> tuple[Tensor, ...] | str:
     """Runs on a rank: what is looked at, the gradient last; a text says what came instead."""
     logits = tokens.logits.clone().requires_grad_()
     found = answer(logits, tokens.k, tokens.factor)
@@ -112,12 +112,12 @@ def _use(answer: Callable[..., Any], tokens: Tokens) -> tuple[Tensor, ...] | str
     return *seen, balance.detach().double(), gradient
 
 
-def _shapes(tokens: Tokens) -> tuple[tuple[int, ...], ...]:
+def _shapes(tokens: _Tokens) -> tuple[tuple[int, ...], ...]:
     shape = tuple(tokens.logits.shape)
     return shape, shape[:1], shape[:1]
 
 
-def _judge(tokens: Tokens, found: tuple[Tensor, ...] | str) -> str | None:
+def _judge(tokens: _Tokens, found: tuple[Tensor, ...] | str) -> str | None:
     if isinstance(found, str):
         return found
     right = _use(_routed, tokens)
@@ -128,7 +128,7 @@ def _judge(tokens: Tokens, found: tuple[Tensor, ...] | str) -> str | None:
     return None
 
 
-def _where(name: str, tokens: Tokens, got: Tensor, want: Tensor) -> str:
+def _where(name: str, tokens: _Tokens, got: Tensor, want: Tensor) -> str:
     """The first place that is wrong."""
     off = (got - want).abs().nan_to_num(nan=math.inf) > 1e-9 * (1 + want.abs())
     place = off.flatten(1).any(1) if want.dim() > 1 else off
@@ -150,7 +150,7 @@ def _same(one: Any, other: Any) -> bool:
     return len(one) == len(other) and all(map(close, one, other))
 
 
-def _routed(logits: Tensor, k: int, factor: float, *, mistake: str = "") -> Routed:
+def _routed(logits: Tensor, k: int, factor: float, *, mistake: str = "") -> _Routed:
     """The right answer, or one with a mistake."""
     batch, length, experts = logits.shape
     probabilities = logits.softmax(-1)
@@ -170,7 +170,7 @@ def _routed(logits: Tensor, k: int, factor: float, *, mistake: str = "") -> Rout
     dropped = {"tokens": (lost.sum(-1) > 0).sum(-1), "homeless": (kept.sum(-1) == 0).sum(-1)}.get(
         mistake, lost.sum((-1, -2))
     )
-    return Routed(weights, dropped, _balance(kept if mistake == "after" else asked, probabilities, spread, k, mistake))
+    return _Routed(weights, dropped, _balance(kept if mistake == "after" else asked, probabilities, spread, k, mistake))
 
 
 def _kept(hot: Tensor, probabilities: Tensor, factor: float, mistake: str) -> Tensor:
@@ -207,7 +207,7 @@ def _balance(asked: Tensor, probabilities: Tensor, spread: Tensor, k: int, mista
     return (1 if mistake == "without E" else experts) * (share * likely).sum(-1)
 
 
-def _way(mistake: str) -> Callable[..., Routed]:
+def _way(mistake: str) -> Callable[..., _Routed]:
     return partial(_routed, mistake=mistake)
 
 
@@ -261,7 +261,6 @@ _ROUTER = asked_exercise(
         ),
         "places": Level(
             points=2,
-            again=True,
             cases=(Routing(), Routing(batch=3, length=13, experts=8, factor=1.25)),
             praise="each sequence has its places, in the order of its tokens, and who finds none is counted",
         ),
