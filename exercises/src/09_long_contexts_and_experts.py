@@ -228,8 +228,8 @@ for at in (0, 8, 16, 24, 32):
     print(f"step {at:2}   one device {one_device[at]:.3f}   suspect {on_ranks[at]:.3f}")
 
 # %% [markdown]
-# Nearly the same to the third digit. Adam divides each step by the size of the gradient, so a gradient that is always too large by
-# the same factor leaves no trace. Still, four people have read the code and complain:
+# You would not tell these curves apart. Adam divides each step by the size of the gradient, so a gradient that is always too large by
+# the same factor leaves hardly a trace. Still, four people have read the code and complain:
 #
 # | | complaint |
 # | --- | --- |
