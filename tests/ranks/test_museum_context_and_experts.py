@@ -9,6 +9,7 @@ import torch.distributed as dist
 from museum_data import BATCHES, LETTERS, MAX_NORM, tight
 
 from course_lib.config import ModelConfig
+from course_lib.models.decoder import Attention, rotary_angles
 from course_lib.models.moe import MoEDecoder
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.context_technique import context
@@ -90,3 +91,25 @@ def test_it_is_caught(bug):
     assert (error.rung, error.kind, error.causes) == (bug.first_rung, kind, causes)
     if ratio is not None:
         assert error.ratio == pytest.approx(ratio, abs=1e-3)
+
+
+def angles_of_a_contiguous_cut(setup):
+    """The tokens lie in zigzag, the angles do not."""
+
+    def hook(attention, args):
+        here, size = args[0].shape[1], setup.local.size("cp")
+        whole = rotary_angles(here * size, attention.head_size, args[0].device)
+        return args[0], whole.tensor_split(size)[setup.local.rank("cp")]
+
+    for module in setup.model.modules():
+        if isinstance(module, Attention):
+            module.register_forward_pre_hook(hook)
+
+
+def test_small_errors_of_angles_are_not_told_as_rounding():
+    """Weights begin so small that attention hardly matters: what is wrong is as small as bfloat16's rounding."""
+    with pytest.raises(NotEqual, match="the first 4 positions of each row are right") as caught:
+        assert_parallel_equals(
+            alone, lambda config: on_ranks(config, angles_of_a_contiguous_cut), BATCHES.batch, world_size=4
+        )
+    assert (caught.value.rung, caught.value.causes) == ("output", ("from a position on",))
