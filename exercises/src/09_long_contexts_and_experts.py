@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Exercises 09: long contexts and experts
 #
-# [Lesson 09](../../notebooks/09_long_contexts_and_experts.ipynb) cut one text over several ranks, and then spread experts over them.
+# [Lesson 09](../../notebooks/09_long_contexts_and_experts.ipynb) cut a sequence over several ranks, and then spread experts over them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # Setup: run this cell first; it takes some seconds to load what this page needs
@@ -395,9 +395,12 @@ def main(folder):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     task = torch.load(f"{folder}/task.pt")
     k, n_experts = task["k"], len(task["experts"])
-    x, experts = (task[name].tensor_split(ranks)[rank].clone().requires_grad_() for name in ("x", "experts"))
-    router = task["router"].requires_grad_()
-    gradient = task["gradient"].tensor_split(ranks)[rank]
+    x, experts, gradient = (
+        task[name].tensor_split(ranks)[rank].clone() for name in ("x", "experts", "gradient")
+    )
+    router = task["router"]
+    for one in (x, experts, router):
+        one.requires_grad_()
     ### BEGIN SOLUTION
     here = [len(part) for part in torch.arange(n_experts).tensor_split(ranks)]
     shares, chosen = (x @ router.T).softmax(-1).topk(k)
@@ -413,7 +416,8 @@ def main(folder):
     from_rank = coming.sum(1).tolist()
 
     arrived = all_to_all_single_autograd(x[token], from_rank, to_rank, dist.group.WORLD)
-    by_expert = torch.arange(here[rank]).repeat(ranks).repeat_interleave(coming.flatten()).argsort(stable=True)
+    expert = torch.arange(here[rank]).repeat(ranks).repeat_interleave(coming.flatten())
+    by_expert = expert.argsort(stable=True)
     stretches = arrived[by_expert].split(coming.sum(0).tolist())
     results = torch.cat([F.silu(rows @ w) for rows, w in zip(stretches, experts, strict=True)])
     home = all_to_all_single_autograd(results[by_expert.argsort()], to_rank, from_rank, dist.group.WORLD)
