@@ -253,7 +253,7 @@ _AVERAGE = hunt_exercise(
         "in the expert's gradient before anything is averaged. For the embedding that is not so.",
         "Each rank's loss was multiplied by the number of all ranks, dp · ep, because a mean over all of them divides "
         "by it again. By what is an expert's gradient divided in `average`?",
-        "What differs between experts and the rest: over whom to add up, by what to divide, or both? Only the first: all "
-        "ranks have multiplied their loss by the same number.",
+        "What differs between experts and the rest: over whom to add up, by what to divide, or both? Only the first: "
+        "all ranks have multiplied their loss by the same number.",
     ),
 )
