@@ -63,6 +63,19 @@ def rows_in_another_order(e: Evidence) -> str | None:
     )
 
 
+def right_up_to_a_position(e: Evidence) -> str | None:
+    """In every row of sequences the same first positions are right, and something is wrong at each that follows.
+
+    Of an output (B, S, ...). What rounds, or computes otherwise, is wrong at the first position already.
+    """
+    got, want = e.first.got, e.first.want
+    if got is None or want is None or got.shape != want.shape or got.dim() < 3:
+        return None
+    wrong = [deviation(one, other) > e.tolerance for one, other in zip(got.unbind(1), want.unbind(1), strict=True)]
+    right = len(wrong) - sum(wrong)
+    return str(right) if 0 < right < len(wrong) and all(wrong[right:]) else None
+
+
 def rows_of_some_ranks(e: Evidence) -> str | None:
     """The rows of some shares are right, those of others wrong."""
     if e.n_shares < 2 or e.first.got is None or e.first.want is None or e.first.got.shape != e.first.want.shape:

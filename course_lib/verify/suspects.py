@@ -81,6 +81,8 @@ _OF_OUTPUT = (
     Suspect("over the batch", s.mixes_rows,
             "a row's output depends on the rows beside it, as with BatchNorm: take statistics over all ranks "
             "(SyncBatchNorm), or compare with eval()"),
+    Suspect("from a position on", s.right_up_to_a_position,
+            "the first {} positions of each row are right, no later one: look at other ranks' positions and keys"),
     *_ROUNDED,
     Suspect("rows out of order", s.rows_in_another_order,
             "the rows are all there, in the order {}: put the shares together in rank order, as they were cut"),

@@ -1,0 +1,441 @@
+# %% [markdown]
+# # Exercises 09: long contexts and experts
+#
+# [Lesson 09](../../notebooks/09_long_contexts_and_experts.ipynb) cut a sequence over several ranks, and then spread experts over them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
+from math import ceil
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.checks import check, given, hint, save_script
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# --- experts ---
+
+# %% [markdown]
+# ## 09.7
+#
+# *Write · medium · core · 30 minutes.* **You learn** to write the few lines that decide where each token goes, and why a loss has to watch them.
+#
+# A layer has E experts and a small matrix, the **router**. For each token the router gives E logits. Their softmax are E probabilities, and
+# the token goes to the k experts of the largest ones. What these experts give is added up with k **weights**: the k probabilities, divided by
+# their sum, so that they add up to 1.
+#
+# Nothing stops all tokens from choosing the same expert. Then one GPU works and the others wait. Two things are done against that. The
+# first is a limit: an expert takes only so many tokens of each sequence, its **capacity**. A sequence of S tokens makes S · k choices, so a fair share
+# is S · k / E. With a `factor` of 1.25 an expert has a quarter more places than that:
+#
+# ```text
+# places = factor · S · k / E, rounded up
+# ```
+#
+# Tokens are served in their order. A choice that finds no place is **dropped**: its weight becomes 0, and the token's other weights
+# stay as they are.
+
+# %% [markdown]
+# The second is a **balance loss**, one number for each sequence. Take two shares for each expert e. Let f be the part of the sequence's S · k *choices* that
+# fell on e, before anybody is dropped, and P the mean of its *probability* over all tokens of the sequence. Then the loss is
+#
+# $$E \sum_e f_e P_e$$
+#
+# If all experts are chosen equally often, it is 1, and if everything goes to a few of them, it is larger. f is made of counts and has no gradient. P has one, and
+# it pushes down the probability of experts that are chosen too often.
+#
+# **Target:** three tensors. The weights as (B, S, E), with zeros for experts that were not chosen or had no place. Of each sequence the number of
+# choices that were dropped, and its balance loss. Gradients reach the logits through the weights and through P.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def route(logits, k, factor):
+    """Return three tensors: the weights, the dropped choices, and the balance loss.
+
+    logits: (B, S, E). The results: (B, S, E), (B), (B).
+    """
+    ### BEGIN SOLUTION
+    S, E = logits.shape[1:]
+    probabilities = logits.softmax(-1)
+    values, places = probabilities.topk(k, dim=-1)
+    values = values / values.sum(-1, keepdim=True)
+    weights = torch.zeros_like(logits).scatter(-1, places, values)
+    chosen = torch.zeros_like(logits).scatter(-1, places, 1.0)
+    kept = chosen * (chosen.cumsum(1) <= ceil(factor * S * k / E))
+    dropped = (chosen - kept).sum((1, 2))
+    f, P = chosen.mean(1) / k, probabilities.mean(1)
+    return weights * kept, dropped, E * (f * P).sum(-1)
+    ### END SOLUTION
+
+
+check("09.7", route)
+# hint("09.7")
+
+# %% [markdown]
+# ## 09.8
+#
+# *Write · hard · core · 45 minutes.* **You learn** to send each row to the rank that has its expert, and to bring back what became of it, for any numbers of rows.
+#
+# Four ranks share six experts, as `torch.arange(6).tensor_split(4)` cuts them: two, two, one and one. Each rank has rows of its own, and the
+# router has chosen. Every row has already been copied for each expert that it goes to, and the rows are sorted by expert. So `counts` says all: the
+# first `counts[0]` rows are for expert 0, the next `counts[1]` for expert 1.
+#
+# ```text
+#          has     counts         so it sends
+# rank 0   0 1     2 1 3 1 2 1    3 rows to rank 0, 4 to 1, 2 to 2, 1 to 3
+# rank 1   2 3     1 1 2 3 1 2    2 rows to rank 0, 5 to 1, 1 to 2, 2 to 3
+# ```
+#
+# Nobody knows how many rows will come, because that follows from other ranks' data. So the counts travel first.
+#
+# `comm.all_to_all_uneven(outgoing, shapes)` sends `outgoing[j]` to rank j. It returns a list with what has come from each rank, and
+# `shapes[j]` is the shape that you expect from rank j. Tensors may have no rows at all.
+
+# %% [markdown]
+# Here an expert is one matrix, and of rows x it makes x @ weight. Rows arrive by rank, and you want them by expert, so you have to sort them. The
+# results go home in the order in which the rows came, where they stand in the places of these rows.
+#
+# Backward starts on each rank from the gradient of its output rows, and all messages go once more. Gradients of outputs travel to the experts, as
+# the rows did. There each expert makes its weight's gradient from the rows of *all* ranks. Gradients of rows travel home.
+#
+# **Target:** three things: the output rows, the gradient of the rows, and the gradient of this rank's weights. It must work for any
+# counts, and no row travels to any rank but its expert's.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def through_experts(rows, counts, weights, gradient):
+    """Return three tensors: the output, and the gradients of the rows and of the weights.
+
+    rows: (n, in), sorted by expert. counts: (E), how many of them are for each of all E experts.
+    weights: (e, in, out), those of this rank's e experts. gradient: (n, out), of the output.
+    """
+    ### BEGIN SOLUTION
+    ranks = dist.get_world_size()
+    parts = list(counts.tensor_split(ranks))
+    mine = len(weights)
+    coming = torch.stack(comm.all_to_all_uneven(parts, [(mine,)] * ranks))
+    to_rank, from_rank = [int(part.sum()) for part in parts], coming.sum(1).tolist()
+
+    def go(x, sizes, expected):
+        shapes = [(n, x.shape[1]) for n in expected]
+        return torch.cat(comm.all_to_all_uneven(list(x.split(sizes)), shapes))
+
+    order = torch.arange(mine).repeat(ranks).repeat_interleave(coming.flatten()).argsort(stable=True)
+    back = order.argsort()
+    of_experts = coming.sum(0).tolist()
+    xs = go(rows, to_rank, from_rank)[order].split(of_experts)
+    gs = go(gradient, to_rank, from_rank)[order].split(of_experts)
+    results = torch.cat([x @ w for x, w in zip(xs, weights, strict=True)])
+    row_gradients = torch.cat([g @ w.T for g, w in zip(gs, weights, strict=True)])
+    weight_gradients = torch.stack([x.T @ g for x, g in zip(xs, gs, strict=True)])
+    output = go(results[back], from_rank, to_rank)
+    return output, go(row_gradients[back], from_rank, to_rank), weight_gradients
+    ### END SOLUTION
+
+
+check("09.8", through_experts)
+# hint("09.8")
+
+# %% [markdown]
+# ## 09.9
+#
+# *Find the bug · hard · useful · 35 minutes.* **You learn** to tell a true complaint from a false one by what the ladder shows, and who divides an expert's gradient.
+#
+# A trainer spreads experts over `ep` and averages gradients itself. Each rank reads rows of its own, and its loss is multiplied by the number of all
+# ranks, so that a mean over all of them gives the whole batch's gradient. The loss contains the balance loss of 09.7.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-experts", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from course_lib.models.moe import MoEDecoder, mixtures_of
+from course_lib.parallel.data.replicate import broadcast_state
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.training.balance import balanced
+from course_lib.training.expert_technique import experts
+from course_lib.training.trainer import Trainer
+
+
+class Suspect(Trainer):
+    def __init__(self, model, config, dp=2, ep=2):
+        apply = experts(), balanced(0.01), self.averaged
+        super().__init__(model, config, mesh=make_mesh(dp=dp, ep=ep), apply=apply)
+
+    def averaged(self, setup):
+        """A technique: replicas begin alike, and two groups of ranks are made."""
+        setup.begin("replicate", "dp")
+        self.everyone = setup.take_over(experts=True)  # all dp x ep ranks
+        self.replicas = setup.local.group("dp")  # those that have the same experts
+        broadcast_state(setup.model, self.replicas, setup.local.name_of(**{**setup.local.at, "dp": 0}))
+
+    def compute_gradients(self, batch):
+        loss = super().compute_gradients(batch)
+        for name, parameter in self.local.parameters.items():
+            parameter.grad.copy_(self.average(name, parameter.grad))
+        return loss
+
+    def average(self, name, gradient):
+        group = self.replicas if ".experts." in name else self.everyone
+        return comm.all_reduce(gradient, group=group) / group.size()
+
+    def log(self, loss):
+        balance = 0.01 * sum(mixture.balance for mixture in mixtures_of(self.model))
+        return f"loss {loss + balance.item():.3f}"
+
+
+class OneDevice(Trainer):
+    def __init__(self, model, config):
+        super().__init__(model, config, apply=(balanced(0.01),))
+
+
+# %% [markdown]
+# Train it by AdamW beside one device:
+
+
+# %%
+from course_lib.config import ModelConfig, TrainConfig
+from course_lib.ranks import run_ranks
+from course_lib.verify import NotEqual, assert_parallel_equals
+
+SMALL = ModelConfig(
+    name="small",
+    hidden_size=8,
+    n_layers=2,
+    n_heads=2,
+    n_kv_heads=2,
+    ffn_size=12,
+    vocab_size=20,
+    tied=False,
+    n_experts=4,
+    experts_per_token=2,
+)
+
+
+def texts(number):
+    tokens = torch.randint(0, 20, (8, 7), generator=torch.Generator().manual_seed(number))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def losses(trainer_class):
+    torch.manual_seed(0)
+    config = TrainConfig(learning_rate=0.01, optimizer="adamw")
+    trainer = trainer_class(MoEDecoder(SMALL), config)
+    return [trainer.step(texts(number % 4)) for number in range(33)]
+
+
+one_device, on_ranks = losses(OneDevice), run_ranks(losses, 4, Suspect)[0]
+for at in (0, 8, 16, 24, 32):
+    print(f"step {at:2}   one device {one_device[at]:.3f}   suspect {on_ranks[at]:.3f}")
+
+# %% [markdown]
+# You would not tell these curves apart. Adam divides each step by the size of the gradient, so a gradient that is always too large by
+# the same factor leaves hardly a trace. Still, four people have read the code and complain:
+#
+# | | complaint |
+# | --- | --- |
+# | 1 | "`log` adds the balance loss to a loss that contains it already. So it counts twice, and its gradient, too." |
+# | 2 | "A router sees the tokens of its own rank. Nobody adds up its gradient over `ep`." |
+# | 3 | "An expert gets rows from all ranks along `ep`, and its gradient is divided as if they were only its own rank's." |
+# | 4 | "Everything is divided by the ranks along `dp`, and dp · ep of them have read rows." |
+#
+# At most one of them can be right about the gradients. Climb, with `climb(Suspect)`:
+
+
+# %%
+def climb(trainer_class):
+    def make(kind):
+        return lambda config: kind(MoEDecoder(SMALL), config)
+
+    try:
+        print(assert_parallel_equals(make(OneDevice), make(trainer_class), texts, world_size=4))
+    except NotEqual as error:
+        print(error)
+
+
+# %% [markdown]
+# Write down the number of the complaint that the ladder confirms, the name of the first rung that fails, and how many times too large the wrong
+# gradients are. Then write `average` again.
+#
+# **Target:** the gradients of one device on any mesh of dp × ep. Try it with `climb(Repaired)`. Leave `log` as it is: what it prints is wrong, and
+# what it trains is not.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Suspect):
+    def diagnosis(self):
+        """Return three things: the number of the true complaint,
+        the first rung that fails, and how many times too large those gradients are.
+        """
+        ### BEGIN SOLUTION
+        return 3, "gradients", 2
+        ### END SOLUTION
+
+    def average(self, name, gradient):
+        """Return what this parameter's gradient is on one device.
+
+        gradient: what backward left on this rank. `self.everyone` and `self.replicas` are groups.
+        """
+        ### BEGIN SOLUTION
+        group = self.replicas if ".experts." in name else self.everyone
+        return comm.all_reduce(gradient, group=group) / self.everyone.size()
+        ### END SOLUTION
+
+
+check("09.9", Repaired)
+# hint("09.9")
+
+# %% [markdown]
+# ## 09.10
+#
+# *Find the wrong number · medium · useful · 25 minutes.* **You learn** to read a model with experts as two numbers: what has to be stored, and what a token is multiplied with.
+#
+# Somebody has made a table of four models, in billions of parameters. **Active** are those that one token meets on its way through the model:
+#
+# | model | in all | active |
+# | --- | ---: | ---: |
+# | Mixtral 8x7B | 56.0 | 14.0 |
+# | Qwen3-30B-A3B | 30.5 | 3.4 |
+# | DeepSeek-V3 | 671.0 | 37.6 |
+# | Grok-1 | 315.7 | 83.8 |
+#
+# Three lines were counted from the models' shapes, and one was read off a name. The reports themselves differ from these a little, because they round, or leave
+# the embedding out: DeepSeek's says 37, Qwen's 3.3, and xAI's 314. But one line is further off than that.
+
+# %% [markdown]
+# Write a function that finds it, in this table and in any other. Each line is a record with what is printed, `total_b` and `active_b`, and with the
+# model's sizes:
+#
+# | field | meaning |
+# | --- | --- |
+# | `name`, `H`, `L`, `V` | name, width, layers, vocabulary |
+# | `tied` | True: the head is the embedding's table, not one of its own |
+# | `attention` | parameters of *one* layer's attention, its norms and those beside it included |
+# | `F`, `E`, `k` | inner size of an expert, number of experts in a layer, and how many of them a token passes |
+# | `shared_F` | inner size of a **shared expert**, a block in each such layer that every token passes; 0: there is none |
+# | `dense`, `dense_F` | so many of the L layers have no experts but one block of this inner size, which every token passes |
+#
+# A block has three matrices, be it an expert or not. Each layer with experts has a router of E × H. A last norm has H parameters. Count all of the embedding as active.
+#
+# **Target:** the exact counts of each line, difference 0, and the name of the one line that does not agree with them. All printed numbers are rounded
+# to a tenth of a billion.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def find_wrong(lines):
+    """Return two things: a list of pairs, all parameters and the active ones of each line, and a name.
+
+    lines: records, as the table above describes them.
+    """
+    ### BEGIN SOLUTION
+    counts, wrong = [], ""
+    for c in lines:
+        sparse = c.L - c.dense
+        tables = c.V * c.H * (1 if c.tied else 2)
+        fixed = c.L * c.attention + tables + c.H + c.dense * 3 * c.H * c.dense_F
+        fixed += sparse * (c.E * c.H + 3 * c.H * c.shared_F)
+        total, active = (fixed + sparse * n * 3 * c.H * c.F for n in (c.E, c.k))
+        counts.append((total, active))
+        if (round(total / 1e9, 1), round(active / 1e9, 1)) != (c.total_b, c.active_b):
+            wrong = c.name
+    return counts, wrong
+    ### END SOLUTION
+
+
+check("09.10", find_wrong)
+# hint("09.10")
+
+# %% [markdown]
+# ## 09.12
+#
+# *Own file · hard · useful · 45 minutes.* **You learn** to spread experts with nothing but PyTorch, and whose gradient is whole afterwards.
+#
+# Write a script for `torchrun`: a layer of experts over the ranks, forward and backward. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it
+# lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `x`, `gradient` | rows, (13, 6), and the gradient of the output, as large |
+# | `router` | (E, 6): a row's logits are row @ router.T |
+# | `experts` | (E, 6, 6): an expert with the matrix w makes silu(row @ w) of a row |
+# | `k` | so many experts a row goes to |
+#
+# The task holds everything, but rank r may use only part r of `x`, of `gradient` and of `experts`, as `tensor_split` cuts them, and the whole `router`. On one device the layer is this:
+#
+# ```python
+# shares, chosen = (x @ router.T).softmax(-1).topk(k)
+# shares = shares / shares.sum(-1, keepdim=True)
+# results = F.silu(torch.einsum("nh,nkhi->nki", x, experts[chosen]))
+# output = (results * shares.unsqueeze(-1)).sum(1)
+# ```
+
+# %% [markdown]
+# Two calls are all that you need to move rows. `dist.all_to_all_single` takes the counts along, which have no gradient. The rows have one, and
+# `all_to_all_single_autograd` sends it back the way that the rows came. Both cut their input by a list of sizes, and a size may be 0.
+#
+# Each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: under `output` the output of its own rows, and under
+# `gradients` a dict with those of `x`, `router` and `experts`, as one device has them: `x` of its own rows, `experts` of its own experts, and `router` whole.
+#
+# **Target:** each copy of a row travels to the rank of its expert, its result comes home, and their gradients do the same. Besides that the ranks exchange one
+# count for each expert, as int64, and add up the gradient of the router.
+#
+# To start it yourself, run `save_script("09.12", expert_layer)`.
+
+# %% nbgrader={"grade": false, "grade_id": "09-12", "locked": false, "schema_version": 3, "solution": true, "task": false}
+expert_layer = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.nn import functional as F
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    k, n_experts = task["k"], len(task["experts"])
+    x, experts, gradient = (
+        task[name].tensor_split(ranks)[rank].clone() for name in ("x", "experts", "gradient")
+    )
+    router = task["router"]
+    for one in (x, experts, router):
+        one.requires_grad_()
+    ### BEGIN SOLUTION
+    here = [len(part) for part in torch.arange(n_experts).tensor_split(ranks)]
+    shares, chosen = (x @ router.T).softmax(-1).topk(k)
+    shares = shares / shares.sum(-1, keepdim=True)
+    order = chosen.flatten().argsort(stable=True)
+    token = order // k
+
+    counts = torch.bincount(chosen.flatten(), minlength=n_experts)
+    coming = torch.empty(ranks * here[rank], dtype=counts.dtype)
+    dist.all_to_all_single(coming, counts, [here[rank]] * ranks, here)
+    coming = coming.view(ranks, here[rank])
+    to_rank = [int(part.sum()) for part in counts.split(here)]
+    from_rank = coming.sum(1).tolist()
+
+    arrived = all_to_all_single_autograd(x[token], from_rank, to_rank, dist.group.WORLD)
+    expert = torch.arange(here[rank]).repeat(ranks).repeat_interleave(coming.flatten())
+    by_expert = expert.argsort(stable=True)
+    stretches = arrived[by_expert].split(coming.sum(0).tolist())
+    results = torch.cat([F.silu(rows @ w) for rows, w in zip(stretches, experts, strict=True)])
+    home = all_to_all_single_autograd(results[by_expert.argsort()], to_rank, from_rank, dist.group.WORLD)
+    weighed = home * shares.flatten()[order, None]
+    output = torch.zeros_like(x).index_add(0, token, weighed)
+    output.backward(gradient)
+
+    dist.all_reduce(router.grad)
+    gradients = {"x": x.grad, "router": router.grad, "experts": experts.grad}
+    torch.save({"output": output.detach(), "gradients": gradients}, f"{folder}/answer-{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("09.12", expert_layer)
+# hint("09.12")
