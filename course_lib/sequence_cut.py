@@ -12,7 +12,7 @@ from course_lib.split import split_sizes
 Order = Literal["contiguous", "zigzag"]
 
 
-class Block(NamedTuple):
+class Tile(NamedTuple):
     """Queries and keys that meet: stretches of what the two ranks hold, as they hold it."""
 
     queries: slice
@@ -88,7 +88,7 @@ class SequenceCut:
             places[position] = place
         return places
 
-    def blocks(self, rank: int, source: int) -> list[Block]:
+    def blocks(self, rank: int, source: int) -> list[Tile]:
         """Where the queries of `rank` see keys of `source` under a causal mask."""
         found, q0 = [], 0
         for queries in self.runs(rank):
@@ -97,7 +97,7 @@ class SequenceCut:
                 # Runs never overlap: one lies wholly before another, or they are the same run.
                 if keys.start < queries.stop:
                     in_q, in_k = slice(q0, q0 + len(queries)), slice(k0, k0 + len(keys))
-                    found.append(Block(in_q, in_k, diagonal=keys.start == queries.start))
+                    found.append(Tile(in_q, in_k, diagonal=keys.start == queries.start))
                 k0 += len(keys)
             q0 += len(queries)
         return found

@@ -15,7 +15,10 @@ from tools.paths import ROOT
 PACKAGE = ROOT / "course_lib"
 ROOMS = {  # lowest first: a room imports those before it
     "parallel": ("table", "pipelines", "data", "tensors", "sharding"),  # the last four are lessons 04, 03, 05 and 06
-    "viz": ("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster"),
+    "viz": (
+        *("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster"),
+        *("sequence", "experts"),
+    ),
 }
 FILES = {name: path for path in sorted(PACKAGE.rglob("*.py")) for name in [".".join(path.relative_to(ROOT).parts)[:-3]]}
 MOST_FILES_OF_A_STEM = 3

@@ -16,7 +16,7 @@ from course_lib.viz.memory.parts import HEAD, WEIGHTS
 from tests.unit import test_viz_moving, test_viz_pictures
 from tools.paths import ROOT
 
-EXPLORERS = (viz.float_bits_explorer, viz.memory_explorer, viz.schedule_explorer)
+EXPLORERS = (viz.float_bits_explorer, viz.memory_explorer, viz.schedule_explorer, viz.causal_explorer)
 SHOWN = {
     **{name: test_viz_pictures.FIGURES[name] for name in test_viz_pictures.ONE_OF_EACH},
     **{name: test_viz_moving.FIGURES[name] for name in test_viz_moving.ONE_OF_EACH},

@@ -8,6 +8,7 @@ from base64 import b64decode
 import pytest
 
 from course_lib import viz
+from course_lib.sequence_cut import SequenceCut
 from course_lib.viz.ink import sheet
 from course_lib.viz.ink.canvas import WIDE, WIDTH, Canvas, text_width
 from course_lib.viz.ink.dark import with_dark_variant
@@ -28,9 +29,15 @@ FIGURES = {
     **{f"zero-{p}": lambda p=p: viz.animate_zero_stages(7.5, p) for p in SIZES},
     **{f"schedules-{p}": lambda p=p: viz.animate_schedules(four_schedules(p)) for p in SIZES},
     **{f"ring-{p}": lambda p=p: viz.animate_ring(p) for p in (1, *SIZES)},
+    **{f"attention-{p}": lambda p=p: viz.animate_ring_attention(SequenceCut(6 * p, p)) for p in (1, *SIZES)},
+    "attention-zigzag": lambda: viz.animate_ring_attention(SequenceCut(64, 8, "zigzag")),
+    "causal": lambda: viz.plot_causal(SequenceCut(16, 4), SequenceCut(16, 4, "zigzag")),
+    "softmaxes": lambda: viz.plot_two_softmaxes([1.0, 2.0, 3.0], [1.0, 1.0, 2.0]),
+    "experts": lambda: viz.plot_experts([[[0, 1], [0, 2]], [[0, 1], [1, 3]]], 4, ranks=2, capacity=1.0),
 }
-WIDTHS = {"museum": WIDE}  # a still, as wide as a page
+WIDTHS = dict.fromkeys((name for name in FIGURES if re.match("museum|attention|causal|softmaxes|experts", name)), WIDE)
 ONE_OF_EACH = ["ladder", "museum", "ring-4", "overlap-4", "zero-4", "schedules-4"]
+ONE_OF_EACH += ["attention-4", "causal", "softmaxes", "experts"]
 
 
 @pytest.fixture(scope="module", params=FIGURES)

@@ -68,6 +68,7 @@ FIGURES = {
     ),
     "timeline-one": lambda: viz.plot_timeline(one_message()),
     **{f"matrix-{p}": lambda p=p: viz.plot_bytes_matrix(ring_ledger(p)) for p in SIZES},
+    "all-to-all": lambda: viz.plot_all_to_all([[512, 1024, 0], [256, 768, 512], [0, 7, 1536]]),
     "bandwidth": lambda: viz.plot_bandwidth(sweep(MANY)),
     "calibration": viz.plot_calibration,
     "bandwidth-one": lambda: viz.plot_bandwidth(sweep(["ring"])),
@@ -93,7 +94,17 @@ FIGURES = {
 
 
 ONE_OF_EACH = [
-    *("overview", "all_reduce-4", "ring-4-3", "ring-story-4", "ranks-4", "timeline-training", "matrix-4", "bandwidth"),
+    *(
+        "overview",
+        "all_reduce-4",
+        "ring-4-3",
+        "ring-story-4",
+        "ranks-4",
+        "timeline-training",
+        "matrix-4",
+        "bandwidth",
+        "all-to-all",
+    ),
     *("fit", "cost-lines", "messages-4", "bars-all_reduce-4", "topology-4-2"),
 ]
 

@@ -101,7 +101,10 @@ def test_its_text_is_text_that_can_be_selected_and_it_shows_no_name_where_the_mo
     assert "bubble 9 ms by the list" in re.sub(r"<desc>.*?</desc>", "", inline, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("explorer", ["memory_explorer", "schedule_explorer", "zero_explorer", "planner_explorer"])
+DRAWN_ALONE = ["memory_explorer", "schedule_explorer", "zero_explorer", "planner_explorer", "causal_explorer"]
+
+
+@pytest.mark.parametrize("explorer", DRAWN_ALONE)
 def test_it_is_drawn_where_there_is_neither_matplotlib_nor_torch(explorer):
     blocked = "import sys; sys.modules.update(dict.fromkeys(('matplotlib', 'torch')))"
     code = f"{blocked}; from course_lib import viz; sys.exit('<svg' not in viz.{explorer}().first.svg)"
