@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 09 · Long contexts and experts: one sequence, two ranks
 #
-# Somebody asks for sequences of 131,072 tokens, as long as a book. Llama 3.1 405B reads such sequences. But a single one of them leaves so many activations that no GPU can hold its part, not even when eight GPUs share every matrix.
+# Somebody asks for sequences of 131,072 tokens, as long as a book. Llama 3.1 405B reads them. But a single one leaves so many activations that no GPU can hold its part, not even when eight share every matrix.
 #
-# So two GPUs have to share one *sequence*. **How can they, if every token looks at all tokens before it?** The second half of the lesson asks another question, and finds the same messages in its answer: why does a model with eight times the weights not cost eight times the work?
+# So two GPUs have to share one *sequence*. **How can they, if every token looks at all tokens before it?** The second half asks another question, and finds the same messages in its answer: why does a model with eight times the weights not cost eight times the work?
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from course_lib import comm, costs, ledger, predict, run_ranks, score, viz
 from course_lib.costs import GiB, MiB, gathered_context, ring_attention, ulysses
-from course_lib.parallel import SequenceCut, gathered_attention
+from course_lib.parallel import Spread, gathered_attention
+from course_lib.sequence_cut import SequenceCut
 from course_lib.training import Batches, Decoder, ModelConfig, MoEDecoder, TrainConfig, Trainer
 from course_lib.training import context, experts, fully_shard, load_model, load_text, load_tokens, make_mesh
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
@@ -27,9 +28,9 @@ from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 viz.plot_context_memory()
 
 # %% [markdown]
-# Look at the upper two bars. Tensor parallelism alone is far too much. **Sequence parallelism**, from the end of lesson 05, lets each rank do the norms for some positions only, and more than halves the bar. It is still too long. It cannot cut further, because inside attention and feed-forward every rank still works on *all* positions.
+# Look at the upper two bars. Tensor parallelism alone is far too much. **Sequence parallelism**, from the end of lesson 05, lets each rank do the norms for some positions only, and more than halves the bar. It is still too long, because inside attention and feed-forward every rank works on *all* positions.
 #
-# The lower two bars cut the sequence there, too. This is **context parallelism**, `cp` for short. You will be able to
+# The lower two bars cut the sequence there, too: this is **context parallelism**, `cp`. You will be able to
 # - compute attention over keys that lie on other ranks, and prove it.
 # - say what each of three ways sends, and which one sends least.
 # - share causal attention so that no rank waits.
@@ -61,23 +62,10 @@ def attention(q, k, v, sees):
 right = attention(q, k, v, sees)  # what one device says
 halves = [slice(0, 3), slice(3, 6)]
 alone = torch.cat([attention(q[half], k[half], v[half], sees[half, half]) for half in halves])
+print([torch.allclose(mine, one) for mine, one in zip(alone, right, strict=True)])
 
 # %% [markdown]
-# **Predict.** Each rank let its queries look at its own keys only. How many of the six outputs are right?
-
-# %%
-correct = [torch.allclose(mine, one) for mine, one in zip(alone, right, strict=True)]
-predict("outputs that are right, of six", guess=None, answer=sum(correct))
-print(correct)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Rank 0 is right by luck: under the causal mask its three queries see nothing of rank 1. The queries of rank 1 lack three keys each, so all of its outputs are wrong.
-#
-# </details>
-#
-# Rank 1's queries must meet *their* keys, those of rank 0. Suppose rank 0 sends them over. Could rank 1 then compute attention over its own keys, attention over the others', and add the two?
+# Rank 0 is right, because under the causal mask its queries see nothing of rank 1. But the queries of rank 1 lack three keys each, and all of its outputs are wrong. They must meet the keys of rank 0. Suppose rank 0 sends them over. Could rank 1 then compute attention over its own keys, attention over the others', and add the two?
 #
 # > **To keep.** All of a decoder but attention works position by position. Only keys and values must travel.
 
@@ -154,18 +142,9 @@ viz.show_source(gathered_attention)
 # %% [markdown]
 # Two lines do it. `gather_sequence` gathers forward and reduce-scatters backward. The mask compares positions, because a rank's third query need not be the third token. That is the trap of all these methods: rotary angles, too, must know where a token really stands.
 #
-# What does it cost? Count one layer of the 405B for one long sequence.
-
-# %%
-LLAMA, LONG = load_model("llama3_1_405b"), 131_072
-row = LLAMA.head_size * 2  # bytes of one head, one token, in bfloat16
-print(f"queries: {LLAMA.n_heads * row * LONG / GiB:.2f} GiB")
-print(f"keys and values: {2 * LLAMA.n_kv_heads * row * LONG / GiB:.2f} GiB")
-
-# %% [markdown]
-# In this Llama sixteen query heads share one kv head. So keys and values are small beside the queries, and eight tensor-parallel ranks cut them once more. One can afford to gather them. For Llama 3 that was worth more than to hide the messages.
+# What does it cost? In one layer of the 405B, the queries of our long sequence take 4 GiB<!-- =load_model("llama3_1_405b").query_size * 2 * 131072 / GiB -->. Its keys and values take only 0.5 GiB<!-- =2 * load_model("llama3_1_405b").kv_size * 2 * 131072 / GiB -->, because sixteen query heads share one kv head, and eight tensor-parallel ranks cut them once more. One can afford to gather them.
 #
-# Two things still hurt. Every rank holds all keys and values of a layer, so this part of the memory does not shrink, however many ranks you add: at eight times the length it is eight times as much. And attention cannot begin before the gather has ended.
+# Two things still hurt. Every rank holds all keys and values of a layer, so this part does not shrink, however many ranks you add. And attention cannot begin before the gather has ended.
 #
 # > **To keep.** Gathering keys and values is simple, and cheap where few kv heads serve many queries. Its memory grows with the whole sequence.
 
@@ -236,12 +215,8 @@ viz.plot_causal(SequenceCut(16, 4), SequenceCut(16, 4, "zigzag"))
 #
 # The right half shows the cure. Cut the sequence into *eight* pieces, and give each rank one from the front and the one as far from the end. Rank 0 has the first and the last, rank 3 the two in the middle. What one piece sees too little, the other sees too much, and all bars are equally long. This order is called **zigzag**.
 #
-# It costs no byte, since each rank still has as many tokens. But it asks for care with positions: count from 0 on each rank, and angles and mask are wrong, while everything runs. Now turn the controls yourself.
-
-# %%
-viz.causal_explorer(length=16, ranks=4, order="zigzag")
-
-# %% [markdown]
+# It costs no byte, since each rank still has as many tokens. But it asks for care with positions: count from 0 on each rank, and angles and mask are wrong, while everything runs.
+#
 # > **To keep.** Under a causal mask equal pieces are unequal work. Zigzag gives everybody an early piece and a late one.
 #
 # ## Third attempt: change what is cut
@@ -340,30 +315,18 @@ viz.plot_experts(chosen.tolist(), 4, ranks=2)
 # %% [markdown]
 # Sixteen tokens lie on two ranks, and each has two lines, to the experts of its choice. Look at the bars: the dashed line is a **fair share**, and one expert has far more. Its rank computes longest, and all others wait for it before they get their results. **Load imbalance** is idle time.
 #
-# There are two remedies, and both have a price. A **capacity** is a limit: an expert takes so many tokens of a sequence, and those that come later are **dropped**, they skip the layer. A **balance loss** is added to the loss and grows when the router prefers some experts. Too small, and it does not help; too large, and the router thinks of nothing else.
-
-# %%
-viz.plot_experts(chosen.tolist(), 4, ranks=2, capacity=1.25)
-
-# %% [markdown]
-# With a capacity of 1.25 fair shares the long bar is cut, and what stood above it is lost. In the library, dispatch and combine are one function.
-
-# %%
-from course_lib.parallel.experts.spread import Spread
-
-viz.show_source(Spread.dispatch)
-
-# %% [markdown]
-# First the ranks tell each other how many rows will come, or nobody would know how much room to make. Then the rows travel, are sorted by expert, and go back. Backward takes the same ways. Think for a moment of what this means for an *expert's gradient*: it has seen the rows of all ranks. Keep that thought.
+# A limit on each expert, or a term in the loss, makes it even; *Going deeper* has both.
+#
+# Before the rows travel, the ranks tell each other how many will come, or nobody would know how much room to make. Backward takes the same ways. Think for a moment of what this means for an *expert's gradient*: it has seen the rows of all ranks. Keep that thought.
 #
 # > **To keep.** Dispatch and combine are two all-to-alls with unequal parts. The expert that most tokens choose sets the pace.
 
 # %% [markdown]
 # ## Prove it
 #
-# A small Llama on four ranks: two share each sequence, and the two pairs read different ones. FSDP then shards weights and states over all four. And a small mixture of experts, whose experts lie on two ranks, beside FSDP. One device and four ranks read the same text, in float64.
+# A small Llama on four ranks: two share each sequence, and two such pairs read different ones. FSDP shards weights and states over all four. Then a small mixture: two ranks share its sequences, two its experts. One device reads the same text, in float64.
 
-# %%
+# %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
     name="small", hidden_size=32, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=48, vocab_size=512, tied=False
 )
@@ -393,7 +356,6 @@ def mixed_and_sharded(train):
     return Trainer(MoEDecoder(MIXED), train, mesh=make_mesh(cp=2, ep=2), apply=apply)
 
 
-# %% varies="the last digits of rounding differ between processors"
 reports = [
     assert_parallel_equals(dense_alone, dense_on_ranks, text, world_size=4),
     assert_parallel_equals(mixed_alone, mixed_and_sharded, text, world_size=4),
@@ -403,12 +365,12 @@ for report in reports:
 viz.plot_ladder(reports[1].deviations, tolerance=reports[1].tolerance)
 
 # %% [markdown]
-# Both climb to the top. Whose gradients are added up by whom? A *dense* weight has a term on every rank, along `cp` and along `ep`. An expert has terms along `cp` only. Here FSDP does the adding and the sharding at once.
+# Both climb to the top. Whose gradients are added up? A *dense* weight has a term on every rank, along `cp` and along `ep`. An expert has terms along `cp` only. FSDP adds and shards over these axes at once.
 
 # %% [markdown]
 # ## Bug museum
 #
-# Three trainings of our mixture on two ranks, with AdamW. At most two of them have a bug, and all three bugs of this family have happened in well-known libraries. Would you trust A, B or C?
+# Three trainings of our mixture on two ranks, with AdamW. One is sound. The two others have bugs that have happened in well-known libraries. Would you trust A, B or C?
 
 # %% varies="thirty steps of rounding differ between processors"
 names = sorted([*museum.EXPERT_BUGS, "sound"], key=lambda name: name[-2:])  # it gives nothing away
@@ -425,7 +387,7 @@ subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %% [markdown]
-# **Predict.** The rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after some steps of SGD. Suppose that in one of the runs every gradient of an expert is exactly twice too large. On which rung would it fall?
+# **Predict.** The rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after some steps of SGD. In one of these runs some gradients are exactly twice too large, and nothing else is wrong. On which rung does it fall? Say also which run it is, and whose gradients; then let the ladder speak.
 
 # %%
 from textwrap import fill
@@ -446,9 +408,11 @@ for run, error in falls.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The output of the first step knows nothing of gradients, so it is right. The second rung compares each gradient with one device's, and names those that differ.
+# The output knows nothing of gradients. The second rung compares each of them with one device's, and names those that differ: in run B the experts' alone.
 #
-# Why does the loss not show a factor of two? AdamW divides each gradient by its own size. A gradient that is *always* twice too large makes the same step. You saw in lesson 03 that this hides factors, and here the factor comes by itself: an expert has seen the rows of all `ep` ranks, so its gradient is already their sum. Who adds, or forgets to divide by `ep` where the others are averaged, gets [exactly this](https://github.com/pytorch/pytorch/issues/160285), and its reporter found equal loss curves.
+# Why does its loss look right? AdamW divides each gradient by its own size, so one that is *always* twice too large makes the same step. And where does the factor come from? An expert has seen the rows of all `ep` ranks, so its gradient is their sum already. If the others are averaged and this one is not divided, you get [exactly this](https://github.com/pytorch/pytorch/issues/160285). Its reporter found equal loss curves.
+#
+# In run C all that is *not* an expert learned on each rank from this rank's tokens alone.
 #
 # </details>
 #
@@ -469,14 +433,9 @@ for run, error in falls.items():
 # | `comm.all_to_all_uneven` | `all_to_all_single_autograd` | you count the rows yourself |
 # | `context("ring")` | `context_parallel(...)` | needs a GPU: on CPUs it does not run in version 2.13 |
 #
-# Your turn: in the first script, give each rank its positions in order instead of in zigzag. Only `positions_of` has to change, and the losses must stay.
-
-# %%
-viz.show_difference(Path("scripts/08_resume.py"), Path("scripts/09_long_contexts.py"))
+# Your turn: in the first script, give each rank its positions in order instead of in zigzag. Only `positions_of` has to change, and the losses must stay. *Going deeper* shows what is new in it.
 
 # %% [markdown]
-# Most of it is what no longer stands there: no plan for tensor parallelism. New are the positions of a rank, in angles and mask, and the gather.
-#
 # ## When to use which
 #
 # | what hurts | take | because |
@@ -487,9 +446,9 @@ viz.show_difference(Path("scripts/08_resume.py"), Path("scripts/09_long_contexts
 # | experts take the memory | expert parallelism, inside the NVLink domain if they fit | an all-to-all in every layer, which nothing hides |
 # | everything fits | neither | they only add messages |
 #
-# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. The memory picture at the top says why not four: they fit as well. But a batch has a number of tokens, and with such long sequences it has too few sequences to give every group one of its own. More ranks for each is then the only way to use all GPUs.
+# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. Why 16, if by our first picture four are enough? A batch has so many tokens, and if sequences are long it has few of them. More ranks for each is then the only way to use all GPUs.
 #
-# **DeepSeek-V3** has 256 experts in a layer, and its rows cross between nodes. Its authors report about as much time for messages as for computing, and built a schedule in which two micro-batches hide each other's. So lesson 08 was right not to trust its own price of `ep`.
+# Lesson 08 took the price of `cp` on trust. Its planner now knows the three ways, and says what each would cost: `python -m course_lib plan`.
 #
 # > **To keep.** Share a sequence when it does not fit, or when there are more GPUs than sequences. Share experts when they do not fit.
 #
@@ -525,6 +484,40 @@ score()
 # # Going deeper
 #
 # Each part below stands alone, and you can skip all of them.
+#
+# ## Turn the mask yourself
+
+# %%
+viz.causal_explorer(length=16, ranks=4, order="zigzag")
+
+# %% [markdown]
+# Try a length that does not divide by twice the ranks. The pieces are then unequal, and zigzag is no longer perfect.
+#
+# ## Too many tokens for one expert
+#
+# There are two remedies, and both have a price. A **capacity** is a limit: an expert takes so many tokens of a sequence, and those that come later are **dropped**, they skip it. A **balance loss** is added to the loss, and grows when the router prefers some experts. Too small, and it does not help; too large, and the router thinks of nothing else.
+
+# %%
+viz.plot_experts(chosen.tolist(), 4, ranks=2, capacity=1.25)
+
+# %% [markdown]
+# With a capacity of 1.25 fair shares the long bar is cut, and what stood above it is lost.
+#
+# ## Dispatch and combine, the code
+
+# %%
+viz.show_source(Spread.dispatch)
+
+# %% [markdown]
+# The counts travel first, then the rows. They arrive by rank and are wanted by expert, so they are sorted, and what comes of them goes back the same way.
+#
+# ## What is new in the script
+
+# %%
+viz.show_difference(Path("scripts/08_resume.py"), Path("scripts/09_long_contexts.py"))
+
+# %% [markdown]
+# Most of it is what no longer stands there: no plan for tensor parallelism. New are a rank's positions, in angles and mask, and the gather.
 #
 # ## When does the ring hide its messages?
 #
@@ -567,6 +560,6 @@ run_ranks(with_capacity, 2)
 #
 # ## Deeper in DeepSeek
 #
-# DeepSeek-V3 lets each token choose experts on at most four nodes, so that a row crosses between nodes once and spreads inside by NVLink. And it has no balance loss to speak of: a bias for each expert, added to the score only for the choice, rises when the expert has too little to do. A bias that only chooses has no gradient, and does not fight with the loss.
+# DeepSeek-V3 has 256 experts in a layer, and its rows cross between nodes. Its authors report about as much time for messages as for computing, and built a schedule in which two micro-batches hide each other's. A token may choose experts on at most four nodes, so that a row crosses between nodes once and spreads inside by NVLink. And it has no balance loss to speak of: a bias for each expert, added to the score only for the choice, rises when the expert has too little to do. A bias that only chooses has no gradient, and does not fight with the loss.
 #
 # References: Liu, Zaharia and Abbeel 2023, *Ring attention with blockwise transformers*; Milakov and Gimelshein 2018, *Online normalizer calculation for softmax*; Dao et al. 2022, *FlashAttention*; Jacobs et al. 2023, *DeepSpeed Ulysses*; Brandon et al. 2023, *Striped attention*; Grattafiori et al. 2024, *The Llama 3 herd of models*, section 3.3.2; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch transformers*; Jiang et al. 2024, *Mixtral of experts*; DeepSeek-AI 2024, *DeepSeek-V3 technical report*.
