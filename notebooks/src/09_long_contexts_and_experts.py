@@ -83,17 +83,7 @@ viz.plot_two_softmaxes(scores, values)
 #
 # But within each half the bars keep their *proportions*. So nothing is lost: each half has to shrink by one factor. Which one? A softmax divides $e^{\text{score}}$ by the sum of all of them. Each half has divided by a sum of its own.
 #
-# **Predict.** Rank 0's sum is 1 and its result 8. Rank 1's sum is 3 and its result 4. What is attention over all keys?
-
-# %%
-predict("the two results as one", guess=None, answer=(1 * 8 + 3 * 4) / (1 + 3))
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Undo both divisions. Rank 0 had 1 · 8 before it divided, and rank 1 had 3 · 4. Together that is 20, and the sum of all is 4, which makes 5. It is a mean of the two results, and each counts as much as its sum.
-#
-# </details>
+# Do it by hand. Rank 0's sum is 1 and its result 8. Rank 1's sum is 3 and its result 4. Undo both divisions: before them rank 0 had 1 · 8, and rank 1 had 3 · 4. Together that is 20, and the sum of all is 4, which makes 5. It is a mean of the two results, and each counts as much as its sum.
 #
 # > **To keep.** Two softmaxes cannot be added, but two *undivided* ones can: carry the sum along, and divide once at the end.
 #
@@ -140,7 +130,7 @@ print("rank 1 equals one device:", torch.allclose(output / total, right[mine]))
 viz.show_source(gathered_attention)
 
 # %% [markdown]
-# Two lines do it. `gather_sequence` gathers forward and reduce-scatters backward. The mask compares positions, because a rank's third query need not be the third token. That is the trap of all these methods: rotary angles, too, must know where a token really stands.
+# Two lines do it. `gather_sequence` gathers forward and reduce-scatters backward. The mask compares positions, because a rank's third query need not be the third token. Rotary angles, too, must know where a token really stands.
 #
 # What does it cost? In one layer of the 405B, the queries of our long sequence take 4 GiB<!-- =load_model("llama3_1_405b").query_size * 2 * 131072 / GiB -->. Its keys and values take only 0.5 GiB<!-- =2 * load_model("llama3_1_405b").kv_size * 2 * 131072 / GiB -->, because sixteen query heads share one kv head, and eight tensor-parallel ranks cut them once more. One can afford to gather them.
 #
@@ -208,8 +198,6 @@ viz.plot_causal(SequenceCut(16, 4), SequenceCut(16, 4, "zigzag"))
 # <details><summary>After your guess: why</summary>
 #
 # Cut the triangle into quarters both ways: there are six whole squares and four half ones, on the diagonal. In half squares that is 16. The last rank has three squares and a half, so 7 of 16. Nobody can go on before it is done, so four ranks are only a little more than twice as fast as one.
-#
-# (The left picture has 16 positions, so its diagonal counts for a little more, and the share is a little smaller.)
 #
 # </details>
 #
@@ -295,7 +283,7 @@ for name in ("mixtral_8x7b", "deepseek_v3"):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Two of eight experts are a quarter of the experts' weights, and what is no expert comes on top. The name is misleading: 8 times 7 would be 56, but the eight share one attention. The work of a token is about that of a dense model of 13 billion. Its *memory* is that of 47.
+# Two of eight experts are a quarter of the experts' weights, and what is no expert comes on top. The name is misleading: 8 times 7 would be 56, but the eight share one attention. So a token has the work of a small model, and the GPUs the *memory* of a large one.
 #
 # </details>
 #
@@ -313,7 +301,7 @@ chosen = (tokens_of_two @ router).topk(2, -1).indices
 viz.plot_experts(chosen.tolist(), 4, ranks=2)
 
 # %% [markdown]
-# Sixteen tokens lie on two ranks, and each has two lines, to the experts of its choice. Look at the bars: the dashed line is a **fair share**, and one expert has far more. Its rank computes longest, and all others wait for it before they get their results. **Load imbalance** is idle time.
+# Each of sixteen tokens has two lines, to the experts of its choice. Look at the bars: the dashed line is a fair share, and one expert has twice as much. Its rank computes longest, and all others wait for it before they get their results. **Load imbalance** is idle time.
 #
 # A limit on each expert, or a term in the loss, makes it even; *Going deeper* has both.
 #
