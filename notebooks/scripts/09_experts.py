@@ -58,12 +58,12 @@ def main() -> None:
     torch.manual_seed(0)
     sizes = (ROWS, WIDTH), (WIDTH, EXPERTS), (EXPERTS, WIDTH, WIDTH)
     rows, router, matrices = (torch.randn(size, dtype=torch.float64) for size in sizes)
-    whole = [router.clone().requires_grad_(), matrices.clone().requires_grad_()]
+    whole = [x.clone().requires_grad_() for x in (router, matrices)]
     right = mixture(rows, *whole)
     right.square().sum().backward()
 
     # A rank has the router, some of the experts and some of the rows.
-    mine = [router.clone().requires_grad_(), matrices.chunk(ranks)[rank].clone().requires_grad_()]
+    mine = [x.clone().requires_grad_() for x in (router, matrices.chunk(ranks)[rank])]
     output = mixture(rows.chunk(ranks)[rank], *mine, experts=dispatched)
     output.square().sum().backward()
 
@@ -76,7 +76,7 @@ def main() -> None:
         print(f"{ranks} ranks agree with one device: outputs, and gradients of router and experts", flush=True)
     dist.barrier()  # who left first would cut the connections of those who still work
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads still live, and one that freed a tensor now could abort the process
+    os._exit(0)  # gloo's threads still live, and must not meet Python's end
 
 
 if __name__ == "__main__":

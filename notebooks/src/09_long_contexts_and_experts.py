@@ -16,12 +16,20 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from course_lib import comm, costs, ledger, predict, run_ranks, score, viz
-from course_lib.costs import GiB, MiB, gathered_context, ring_attention, ulysses
+from course_lib import comm, costs, predict, run_ranks, score, viz
+from course_lib.costs import MiB, gathered_context, ring_attention, ulysses
 from course_lib.parallel import Spread, gathered_attention
 from course_lib.sequence_cut import SequenceCut
 from course_lib.training import Batches, Decoder, ModelConfig, MoEDecoder, TrainConfig, Trainer
-from course_lib.training import context, experts, fully_shard, load_model, load_text, load_tokens, make_mesh
+from course_lib.training import (
+    context,
+    experts,
+    fully_shard,
+    load_model,
+    load_text,
+    load_tokens,
+    make_mesh,
+)
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 
 # %%
@@ -231,7 +239,9 @@ def sent(way, ranks, config=shape, when="forward"):
     return max(way(config, cut, batch=1, itemsize=2, when=when).sent_bytes)
 
 
-predict("times as many, by Ulysses", guess=None, answer=sent(ulysses, 64) / sent(ulysses, 8), tolerance=0.15)
+predict(
+    "times as many, by Ulysses", guess=None, answer=sent(ulysses, 64) / sent(ulysses, 8), tolerance=0.15
+)
 print(f"ring attention: {sent(ring_attention, 64) / sent(ring_attention, 8):.1f} times as many")
 
 # %% [markdown]
@@ -248,9 +258,7 @@ print(f"ring attention: {sent(ring_attention, 64) / sent(ring_attention, 8):.1f}
 # %%
 ways = {"ring": ring_attention, "gather": gathered_context, "ulysses": ulysses}
 few = replace(shape, hidden_size=512, n_heads=4, n_kv_heads=1)
-in_a_step = {
-    name: sent(way, 4, few) + sent(way, 4, few, "backward") for name, way in ways.items()
-}
+in_a_step = {name: sent(way, 4, few) + sent(way, 4, few, "backward") for name, way in ways.items()}
 predict("sends least", guess=None, answer=min(in_a_step, key=in_a_step.get))
 for name, nbytes in in_a_step.items():
     print(f"{name:8} {nbytes / MiB:6.1f} MiB")
@@ -278,7 +286,9 @@ predict("billions of parameters for one token", guess=None, answer=active, toler
 for name in ("mixtral_8x7b", "deepseek_v3"):
     model = load_model(name)
     whole, passed = costs.model_parameters(model), costs.active_parameters(model)
-    print(f"{model.name:12} {whole / 1e9:6.1f} billion, a token passes {passed / 1e9:5.1f}: {passed / whole:.0%}")
+    print(
+        f"{model.name:12} {whole / 1e9:6.1f} billion, a token passes {passed / 1e9:5.1f}: {passed / whole:.0%}"
+    )
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -316,7 +326,14 @@ viz.plot_experts(chosen.tolist(), 4, ranks=2)
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
-    name="small", hidden_size=32, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=48, vocab_size=512, tied=False
+    name="small",
+    hidden_size=32,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    ffn_size=48,
+    vocab_size=512,
+    tied=False,
 )
 MIXED = replace(SMALL, name="small mixture", n_experts=4, experts_per_token=2)
 tokenizer, tokens = load_tokens(load_text(), 512)
@@ -328,7 +345,9 @@ def dense_alone(train):
 
 
 def dense_on_ranks(train):
-    return Trainer(Decoder(SMALL), train, mesh=make_mesh(cp=2, dp=2), apply=(context("ring"), fully_shard()))
+    return Trainer(
+        Decoder(SMALL), train, mesh=make_mesh(cp=2, dp=2), apply=(context("ring"), fully_shard())
+    )
 
 
 def mixed_alone(train):
@@ -528,6 +547,7 @@ for name, bytes_per_s in (("NVLink, 300 GB/s", 300e9), ("InfiniBand, 12.5 GB/s",
 # The balance loss multiplies two means: the share of choices that fell on an expert, and its mean probability. A product of means is not a mean of products. Taken over each rank's batch, every layout has another loss, and the ladder says so. Taken for each *sequence*, as in DeepSeek-V3, it is the same however sequences are spread. Where `cp` shares a sequence, the counts are added up over its ranks; they have no gradient, so that is exact.
 #
 # Capacity asks who came *first* in a sequence. A rank that has some positions cannot know that without the others, so `context()` refuses a model with a capacity. That refusal is worth more than a number that depends on the layout.
+
 
 # %% tags=["raises-exception"]
 def with_capacity():
