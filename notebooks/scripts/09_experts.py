@@ -52,7 +52,7 @@ def mixture(rows: Tensor, router: Tensor, matrices: Tensor, experts=computed) ->
 def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    assert EXPERTS % ranks == 0 and ROWS % ranks == 0, "each rank has as many experts and rows as the others"
+    assert EXPERTS % ranks == 0 and ROWS % ranks == 0, "all ranks have as many experts and rows"
 
     # One device has all rows and all experts, and says what is right.
     torch.manual_seed(0)
@@ -73,7 +73,7 @@ def main() -> None:
     torch.testing.assert_close(mine[0].grad, whole[0].grad)
     torch.testing.assert_close(mine[1].grad, whole[1].grad.chunk(ranks)[rank])
     if rank == 0:
-        print(f"{ranks} ranks agree with one device: outputs, and gradients of router and experts", flush=True)
+        print(f"{ranks} ranks agree with one device: outputs, gradients of router and experts", flush=True)
     dist.barrier()  # who left first would cut the connections of those who still work
     dist.destroy_process_group()
     os._exit(0)  # gloo's threads still live, and must not meet Python's end

@@ -32,7 +32,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         read = self.norm1(x)
         q, k, v = (by_heads(linear(read)) for linear in (self.q, self.k, self.v))  # each (B, heads, S, 16)
-        seen = attention(q, k, v, self.cp.get_group(), self.mine)
+        seen = attention(self.cp.get_group(), self.mine, q, k, v)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         read = self.norm2(x)
         return x + self.down(F.silu(self.gate(read)) * self.up(read))
@@ -49,11 +49,12 @@ def positions_of(rank: int) -> torch.Tensor:
     return torch.cat((pieces[rank], pieces[-1 - rank]))
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cp: dist.ProcessGroup, mine: torch.Tensor):
+def attention(cp: dist.ProcessGroup, mine: torch.Tensor, *qkv: torch.Tensor) -> torch.Tensor:
     """Gather all keys and values, which lie rank by rank; backward adds up their gradients' terms."""
+    q, k, v = rotated(qkv[0], mine), rotated(qkv[1], mine), qkv[2]
     theirs = torch.cat([positions_of(rank) for rank in range(CP)]).to(q.device)
-    keys, values = (all_gather_single_autograd(x, 2, cp) for x in (rotated(k, mine), v))
-    return F.scaled_dot_product_attention(rotated(q, mine), keys, values, attn_mask=mine[:, None] >= theirs)
+    k, v = (all_gather_single_autograd(x, 2, cp) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mine[:, None] >= theirs)
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -93,7 +94,7 @@ def main() -> None:
     dp, left = divmod(int(os.environ["WORLD_SIZE"]), CP)
     assert left == 0, "each group along cp is whole"
     mesh = dist.init_device_mesh(device, (dp, CP), mesh_dim_names=("dp", "cp"))  # neighbours talk most
-    mesh._flatten("all")  # so that the gradients' norm is added up over all ranks at once
+    everyone = mesh._flatten("all")  # so that the gradients' norm is added up over all ranks at once
     assert BATCH % (mesh["dp"].size() * MICRO_BATCHES) == 0, "all micro-batches are equally long"
     assert LENGTH % (2 * CP) == 0, "all pieces of a sequence are equally long"
 
@@ -102,7 +103,7 @@ def main() -> None:
     blocks = [Block() for _ in range(LAYERS)]
     model = nn.Sequential(nn.Embedding(BYTES, WIDTH), *blocks, nn.RMSNorm(WIDTH), nn.Linear(WIDTH, BYTES))
     Block.cp, Block.mine = mesh["cp"], positions_of(mesh["cp"].get_local_rank()).to(device)
-    shard(model.to(device), mesh["all"])
+    shard(model.to(device), everyone)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
     # A stopped run goes on from the last checkpoint that is whole: its metadata is written last.
@@ -122,8 +123,8 @@ def main() -> None:
             inputs, targets = part[:, Block.mine], part[:, Block.mine + 1]  # shift first, then cut
             loss = loss_of(model(inputs).float(), targets) / MICRO_BATCHES
             loss.backward()
-            total += loss.detach() / mesh["all"].size()
-        dist.all_reduce(total, group=mesh["all"].get_group())
+            total += loss.detach() / everyone.size()
+        dist.all_reduce(total, group=everyone.get_group())
 
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0).full_tensor()
         optimizer.step()
