@@ -32,7 +32,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         read = self.norm1(x)
         q, k, v = (by_heads(linear(read)) for linear in (self.q, self.k, self.v))  # each (B, heads, S, 16)
-        seen = attention(self.cp.get_group(), self.mine, q, k, v)
+        seen = attention(rotated(q, self.mine), rotated(k, self.mine), v)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         read = self.norm2(x)
         return x + self.down(F.silu(self.gate(read)) * self.up(read))
@@ -49,12 +49,11 @@ def positions_of(rank: int) -> torch.Tensor:
     return torch.cat((pieces[rank], pieces[-1 - rank]))
 
 
-def attention(cp: dist.ProcessGroup, mine: torch.Tensor, *qkv: torch.Tensor) -> torch.Tensor:
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Gather all keys and values, which lie rank by rank; backward adds up their gradients' terms."""
-    q, k, v = rotated(qkv[0], mine), rotated(qkv[1], mine), qkv[2]
     theirs = torch.cat([positions_of(rank) for rank in range(CP)]).to(q.device)
-    k, v = (all_gather_single_autograd(x, 2, cp) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mine[:, None] >= theirs)
+    k, v = (all_gather_single_autograd(x, 2, Block.cp) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=Block.mine[:, None] >= theirs)
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -102,7 +101,7 @@ def main() -> None:
     torch.manual_seed(0)
     blocks = [Block() for _ in range(LAYERS)]
     model = nn.Sequential(nn.Embedding(BYTES, WIDTH), *blocks, nn.RMSNorm(WIDTH), nn.Linear(WIDTH, BYTES))
-    Block.cp, Block.mine = mesh["cp"], positions_of(mesh["cp"].get_local_rank()).to(device)
+    Block.cp, Block.mine = mesh["cp"].get_group(), positions_of(mesh["cp"].get_local_rank()).to(device)
     shard(model.to(device), everyone)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
