@@ -22,5 +22,6 @@ if TYPE_CHECKING:
     from course_lib.parallel.table.layout import coordinates, parameters_at
     from course_lib.parallel.table.mesh import make_mesh
     from course_lib.parallel.tensors.layers import ColumnParallelLinear, RowParallelLinear
+    from course_lib.sequence_cut import SequenceCut
 else:
     __getattr__, __dir__ = listed_names(__name__)

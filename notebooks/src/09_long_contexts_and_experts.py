@@ -18,8 +18,7 @@ import torch.distributed as dist
 
 from course_lib import comm, costs, predict, run_ranks, score, viz
 from course_lib.costs import MiB, gathered_context, ring_attention, ulysses
-from course_lib.parallel import Spread, gathered_attention
-from course_lib.sequence_cut import SequenceCut
+from course_lib.parallel import SequenceCut, Spread, gathered_attention
 from course_lib.training import Batches, Decoder, ModelConfig, MoEDecoder, TrainConfig, Trainer
 from course_lib.training import (
     context,
@@ -161,7 +160,7 @@ viz.animate_ring_attention(SequenceCut(16, 4))
 
 
 # %%
-def ring(q, k, v, sees, cut):
+def goes_round(q, k, v, sees, cut):
     rank, p = dist.get_rank(), dist.get_world_size()
     mine = cut.positions(rank)
     here, carried = torch.stack([k[mine], v[mine]]), None
@@ -179,7 +178,7 @@ def ring(q, k, v, sees, cut):
 
 Q, K, V = torch.randn(3, 16, 4)
 triangle = torch.ones(16, 16, dtype=torch.bool).tril()
-parts = run_ranks(ring, 4, Q, K, V, triangle, SequenceCut(16, 4))
+parts = run_ranks(goes_round, 4, Q, K, V, triangle, SequenceCut(16, 4))
 print("equal to one device:", torch.allclose(torch.cat(parts), attention(Q, K, V, triangle)))
 
 # %% [markdown]
@@ -286,10 +285,8 @@ predict("billions of parameters for one token", guess=None, answer=active, toler
 for name in ("mixtral_8x7b", "deepseek_v3"):
     model = load_model(name)
     whole, passed = costs.model_parameters(model), costs.active_parameters(model)
-    print(
-        f"{model.name:12} {whole / 1e9:6.1f} billion, a token passes {passed / 1e9:5.1f}: {passed / whole:.0%}"
-    )
-
+    share = f"{passed / 1e9:.1f}, {passed / whole:.0%}"
+    print(f"{model.name}: {whole / 1e9:.1f} billion, of which a token passes {share}")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
@@ -540,7 +537,7 @@ for name, bytes_per_s in (("NVLink, 300 GB/s", 300e9), ("InfiniBand, 12.5 GB/s",
 #
 # ## Packed documents
 #
-# A long sequence is often made of several texts, and no token should look into another text. Then the triangle becomes several small ones, and zigzag is no longer fair: a rank may have two pieces with little to see. Exercise 09.5 has such a sequence. Frameworks balance by work instead, or cut every document into pieces for all ranks.
+# A long sequence is often made of several documents, and no token should look into another one. Then the triangle becomes several small ones, and zigzag is no longer fair: a rank may have two pieces with little to see. Exercise 09.5 has such a sequence. Frameworks balance by work instead, or cut every document into pieces for all ranks.
 #
 # ## Losses that are no mean over tokens
 #
