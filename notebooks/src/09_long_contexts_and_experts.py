@@ -131,7 +131,7 @@ print("rank 1 equals one device:", torch.allclose(output / total, right[mine]))
 #
 # How do the keys come to the queries? The simplest way is one you know: an all-gather, after which each rank has the keys and values of all positions. Its queries stay. This is what **Llama 3** does, and there is a good reason to try it first: backward comes for free.
 #
-# Think it through. In forward every rank reads the gathered keys. So each rank finds a *term* of their gradient, from its own queries. The terms have to be added, and each rank wants the sum for its own positions. Add up and keep your part: that is a reduce-scatter, the same pair as in sequence parallelism and in FSDP.
+# In forward every rank reads the gathered keys. So each rank finds a *term* of their gradient, from its own queries. The terms have to be added, and each rank wants the sum for its own positions. Add up and keep your part: that is a reduce-scatter, the same pair as in sequence parallelism and in FSDP.
 
 # %%
 viz.show_source(gathered_attention)
@@ -148,13 +148,13 @@ viz.show_source(gathered_attention)
 # %% [markdown]
 # ## Second attempt: let them go round
 #
-# You have an attention that takes its keys in pieces. So nobody needs all of them at once! Put the ranks in a circle, as in lesson 02. Each rank computes with the keys that it has, and meanwhile passes them on to its neighbour. After as many steps as there are ranks, every query has met every key. This is **ring attention**.
+# Your attention takes its keys in pieces, so nobody needs all of them at once. Put the ranks in a circle, as in lesson 02. Each rank computes with the keys that it has, and meanwhile passes them on to its neighbour. After as many steps as there are ranks, every query has met every key. This is **ring attention**.
 
 # %%
 viz.animate_ring_attention(SequenceCut(16, 4))
 
 # %% [markdown]
-# Follow rank 0's colour on the left. Its keys and values visit one rank after the other, while the queries never move. On the right, a row is a rank's queries, and the number in a cell is the step in which it meets these keys. Below each row stands what is carried. Some cells say *skip*; we come back to them.
+# Follow rank 0's colour on the left. Its keys and values visit one rank after the other, while the queries never move. On the right, a row is a rank's queries, and the number in a cell is the step in which it meets these keys. At its end stands what is carried. Some cells say *skip*; we come back to them.
 #
 # Here it is on real ranks, with your own two functions.
 
@@ -184,14 +184,14 @@ print("equal to one device:", torch.allclose(torch.cat(parts), attention(Q, K, V
 # %% [markdown]
 # Backward needs more care. Keys and values go round once more, because nobody has kept them. Their *gradients* travel with them, and every rank adds its term. When the last rank has added, they are one place short of home, so they make one hop more than the keys.
 #
-# So the ring sends more than the gather, not less: about five bytes to three. What it buys is memory, because a rank never holds more than two pieces, and **overlap**: a message hides behind attention, if computing takes longer than sending. Attention grows with the square of a piece and the message with the piece, so long pieces always hide it.
+# So the ring sends more than the gather, not less: on four ranks five bytes to three. What it buys is memory, because a rank never holds more than two pieces, and **overlap**: a message hides behind attention, if computing takes longer than sending. Attention grows with the square of a piece and the message with the piece, so with long pieces it does.
 #
 # > **To keep.** In ring attention queries stay, keys and values travel, and gradients travel home. It sends more than a gather, hides it, and holds less.
 
 # %% [markdown]
 # ## Who has to wait?
 #
-# One thing in the moving picture should have bothered you. Under the causal mask the keys of later tokens are not looked at. So rank 0, with the first quarter of the sequence, skips three steps of four.
+# Under the causal mask the keys of later tokens are not looked at. So rank 0, with the first quarter of the sequence, skips three steps of four.
 #
 # **Predict.** Four ranks, a long sequence, each with a quarter of the positions in order. Which share of *all* attention work, in percent, has the last rank?
 
@@ -220,9 +220,7 @@ viz.plot_causal(SequenceCut(16, 4), SequenceCut(16, 4, "zigzag"))
 
 # %%
 piece = 16 * MiB  # queries of one rank, all heads
-viz.plot_all_to_all(
-    [[piece // 4] * 4] * 4, title="Queries: from positions (rows) to heads (columns), on four ranks"
-)
+viz.plot_all_to_all([[piece // 4] * 4] * 4, title="Queries, from positions to heads, on four ranks")
 
 # %% [markdown]
 # A row is what one rank has before: all heads of its positions, in four parts. A column is what one rank has after. The diagonal stays where it is. So with $p$ ranks each message is a $p$-th of a piece that is itself a $p$-th of the sequence.
@@ -250,7 +248,7 @@ print(f"ring attention: {sent(ring_attention, 64) / sent(ring_attention, 8):.1f}
 #
 # </details>
 #
-# So is Ulysses always best? It has two weak points. A rank needs at least one head, so a model with 64 heads ends at 64 ranks, or at eight if tensor parallelism has taken the others. And it moves queries and outputs, which the other two leave at home.
+# So is Ulysses always best? It has two weak points. A rank needs at least one head, so a model with 64 heads ends at 64 ranks, or at eight if tensor parallelism has taken the others. And it moves queries and outputs, which the others leave at home.
 #
 # **Predict.** Four ranks, four query heads, and one kv head that all of them share. Which way sends least in a whole step: `"ring"`, `"gather"` or `"ulysses"`?
 
@@ -274,7 +272,7 @@ for name, nbytes in in_a_step.items():
 # %% [markdown]
 # ## Experts: many weights, little work
 #
-# So much for long sequences. Now a model that became wide. In Mixtral 8x7B the feed-forward block of each layer stands there *eight* times. These blocks are its **experts**, and the whole is a **mixture of experts**, MoE. In front of them a small matrix, the **router**, gives each token eight scores. The token goes through the two experts with the highest, and their outputs are averaged by its softmax over the two. The other six experts do not compute for this token at all.
+# So much for long sequences. In Mixtral 8x7B the feed-forward block of each layer stands there *eight* times. These blocks are its **experts**, and the whole is a **mixture of experts**, MoE. In front of them a small matrix, the **router**, gives each token eight scores. The token goes through the two experts with the highest, and their outputs are averaged by its softmax over the two. The other six experts do not compute for this token at all.
 #
 # **Predict.** Mixtral has 46.7<!-- =model_parameters(load_model("mixtral_8x7b")) / 1e9 --> billion parameters. Attention and embeddings are no experts, and everyone passes them. Through how many billions does one token go?
 
@@ -287,6 +285,7 @@ for name in ("mixtral_8x7b", "deepseek_v3"):
     whole, passed = costs.model_parameters(model), costs.active_parameters(model)
     share = f"{passed / 1e9:.1f}, {passed / whole:.0%}"
     print(f"{model.name}: {whole / 1e9:.1f} billion, of which a token passes {share}")
+
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
@@ -378,7 +377,7 @@ viz.plot_ladder(reports[1].deviations, tolerance=reports[1].tolerance)
 
 # %% varies="thirty steps of rounding differ between processors"
 names = sorted([*museum.EXPERT_BUGS, "sound"], key=lambda name: name[-2:])  # it gives nothing away
-exhibits = {"A": names[3], "B": names[2], "C": names[1]}  # print them after you have decided
+exhibits = {"A": names[3], "B": names[2], "C": names[0]}  # print them after you have decided
 makers = {
     run: museum.EXPERT_BUGS[name].planted(mixed_on_ranks) if name != "sound" else mixed_on_ranks
     for run, name in exhibits.items()
@@ -416,7 +415,7 @@ for run, error in falls.items():
 #
 # Why does its loss look right? AdamW divides each gradient by its own size, so one that is *always* twice too large makes the same step. And where does the factor come from? An expert has seen the rows of all `ep` ranks, so its gradient is their sum already. If the others are averaged and this one is not divided, you get [exactly this](https://github.com/pytorch/pytorch/issues/160285). Its reporter found equal loss curves.
 #
-# In run C all that is *not* an expert learned on each rank from this rank's tokens alone.
+# In run C the routers, which every rank has, learned on each rank from this rank's tokens alone.
 #
 # </details>
 #
@@ -450,7 +449,7 @@ for run, error in falls.items():
 # | experts take the memory | expert parallelism, inside the NVLink domain if they fit | an all-to-all in every layer, which nothing hides |
 # | everything fits | neither | they only add messages |
 #
-# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. Why 16, if by our first picture four are enough? A batch has so many tokens, and if sequences are long it has few of them. More ranks for each is then the only way to use all GPUs.
+# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. Why 16, if by our first picture four are enough? A batch has so many tokens, so of long sequences it has few, and more ranks for each are then the only way to use all GPUs.
 #
 # Lesson 08 took the price of `cp` on trust. Its planner now knows the three ways, and says what each would cost: `python -m course_lib plan`.
 #
@@ -533,11 +532,11 @@ for name, bytes_per_s in (("NVLink, 300 GB/s", 300e9), ("InfiniBand, 12.5 GB/s",
     print(f"{name:22} pieces of {a100 / bytes_per_s:,.0f} tokens or more")
 
 # %% [markdown]
-# These are the numbers of the first table of pieces in *Ring Attention*. With one kv head for sixteen query heads a sixteenth is enough. Under a causal mask half of the products fall away, and twice as much is needed.
+# Table 2 of *Ring Attention* counts in the same way. With one kv head for sixteen query heads a sixteenth is enough. Under a causal mask half of the products fall away, and twice as much is needed.
 #
 # ## Packed documents
 #
-# A long sequence is often made of several documents, and no token should look into another one. Then the triangle becomes several small ones, and zigzag is no longer fair: a rank may have two pieces with little to see. Exercise 09.5 has such a sequence. Frameworks balance by work instead, or cut every document into pieces for all ranks.
+# A long sequence is often made of several documents, and no token should look into another one. Then the triangle becomes several small ones, and zigzag is no longer fair: a rank may have two pieces with little to see. Frameworks balance by work instead, or cut every document into pieces for all ranks.
 #
 # ## Losses that are no mean over tokens
 #
@@ -557,7 +556,7 @@ run_ranks(with_capacity, 2)
 # %% [markdown]
 # ## Sums in the ring
 #
-# In bfloat16 a gradient that is rounded at each of sixteen hops loses what it gained. So the library carries output and gradients in float32, whatever the model's type. Keys and values are only passed on, and keep theirs.
+# In bfloat16 a sum that is rounded at each of sixteen steps loses what it gained. So the library carries the output in float32, whatever the model's type. Keys and values are only passed on, and keep theirs.
 #
 # ## PyTorch's own `context_parallel`
 #
