@@ -151,12 +151,12 @@ viz.show_source(gathered_attention)
 # Your attention takes its keys in pieces, so nobody needs all of them at once. Put the ranks in a circle, as in lesson 02. Each rank computes with the keys that it has, and meanwhile passes them on to its neighbour. After as many steps as there are ranks, every query has met every key. This is **ring attention**.
 
 # %%
-viz.animate_ring_attention(SequenceCut(16, 4))
+viz.animate_ring_attention(SequenceCut(12, 3))
 
 # %% [markdown]
 # Follow rank 0's colour on the left. Its keys and values visit one rank after the other, while the queries never move. On the right, a row is a rank's queries, and the number in a cell is the step in which it meets these keys. At its end stands what is carried. Some cells say *skip*; we come back to them.
 #
-# Here it is on real ranks, with your own two functions.
+# Here it is on four real ranks, with your own two functions.
 
 
 # %%
@@ -191,7 +191,7 @@ print("equal to one device:", torch.allclose(torch.cat(parts), attention(Q, K, V
 # %% [markdown]
 # ## Who has to wait?
 #
-# Under the causal mask the keys of later tokens are not looked at. So rank 0, with the first quarter of the sequence, skips three steps of four.
+# Under the causal mask the keys of later tokens are not looked at. So rank 0, with the first part of the sequence, skips all steps but one.
 #
 # **Predict.** Four ranks, a long sequence, each with a quarter of the positions in order. Which share of *all* attention work, in percent, has the last rank?
 
@@ -449,7 +449,7 @@ for run, error in falls.items():
 # | experts take the memory | expert parallelism, inside the NVLink domain if they fit | an all-to-all in every layer, which nothing hides |
 # | everything fits | neither | they only add messages |
 #
-# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. Why 16, if by our first picture four are enough? A batch has so many tokens, so of long sequences it has few, and more ranks for each are then the only way to use all GPUs.
+# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. Why 16, if in our first picture four are enough? A batch has so many tokens, so of long sequences it has few, and more ranks for each are then the only way to use all GPUs.
 #
 # Lesson 08 took the price of `cp` on trust. Its planner now knows the three ways, and says what each would cost: `python -m course_lib plan`.
 #
