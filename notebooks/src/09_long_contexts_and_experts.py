@@ -35,7 +35,7 @@ from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 viz.plot_context_memory()
 
 # %% [markdown]
-# Look at the upper two bars. Tensor parallelism alone is far too much. **Sequence parallelism**, from the end of lesson 05, lets each rank do the norms for some positions only, and more than halves the bar. It is still too long, because inside attention and feed-forward every rank works on *all* positions.
+# Look at the upper two bars. Tensor parallelism alone is far too much. **Sequence parallelism**, from the end of lesson 05, lets each rank do the norms for some positions only, and more than halves the bar. It is still too long, because inside attention and feed-forward every rank works on *all* positions. (Nothing is recomputed here: that would make this one sequence slower still.)
 #
 # The lower two bars cut the sequence there, too: this is **context parallelism**, `cp`. You will be able to
 # - compute attention over keys that lie on other ranks, and prove it.
@@ -53,7 +53,7 @@ viz.plot_context_memory()
 #
 # Take six tokens and two ranks. Rank 0 gets tokens 0, 1 and 2, and rank 1 the rest. Most of a decoder does not even notice. A norm, a matrix, a GELU: each of them makes a token's output from that token alone. They are **position-wise**, so a rank with three tokens computes just what one device computes for these three.
 #
-# Attention is the exception. The *query* of a token meets the *keys* of all tokens up to itself, and takes a mean of their *values*. In the cell the two ranks are still entries of a list, and each uses nothing but its own tokens.
+# Attention is the exception. The *query* of a token meets the *keys* of all tokens up to itself, and takes a mean of their *values*. In the cell two ranks, still entries of a list, use their own tokens only.
 
 # %%
 torch.manual_seed(0)
@@ -122,7 +122,7 @@ _, total, output = put_together(own, far)
 print("rank 1 equals one device:", torch.allclose(output / total, right[mine]))
 
 # %% [markdown]
-# What is carried for each query is small: a maximum, a sum, and one row of output. So the keys may come in any order and in any number of pieces. Everything that follows uses this.
+# What is carried for each query is small: a maximum, a sum, and one row of output. So the keys may come in any order and in any number of pieces.
 #
 # > **To keep.** With maximum, sum and undivided output, attention can be computed block by block, on any rank, in any order.
 
