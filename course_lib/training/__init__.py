@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig, load_model
     from course_lib.models.decoder import Decoder
     from course_lib.models.mlp import MLP
+    from course_lib.models.moe import MoEDecoder
     from course_lib.parallel.table.mesh import make_mesh
     from course_lib.schedules import make_schedule
     from course_lib.training.batches import Batch, Batches
+    from course_lib.training.context_technique import context
+    from course_lib.training.expert_technique import experts
     from course_lib.training.pacing import pace
     from course_lib.training.sampler import DistributedSampler
     from course_lib.training.sharded_checkpoint import load_pieces, save_pieces

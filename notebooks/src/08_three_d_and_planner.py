@@ -519,9 +519,9 @@ viz.show_difference(Path("scripts/07_fsdp_tp.py"), Path("scripts/08_resume.py"))
 #
 # ## What still hurts
 #
-# We took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lessons 09 to 11 are not written yet. But something else comes first: a plan is paper, and on a cluster it has to run, hang, and go on.
+# We took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lesson 09 begins with these two.
 #
-# **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then [lesson 12](12_on_the_cluster.ipynb) on the cluster.
+# **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then [lesson 09](09_long_contexts_and_experts.ipynb).
 
 # %%
 score()

@@ -554,7 +554,7 @@ for line, said in book.items():
 #
 # ## What still hurts
 #
-# Sixteen GPUs run through the night. In the morning somebody asks for sequences of 131,072 tokens, and a single one does not fit on any of them. Two GPUs would have to share one sequence, although every token looks at all tokens before it. How should that work?
+# Sixteen GPUs run through the night. In the morning somebody asks for sequences of 131,072 tokens, and a single one does not fit on any of them. You know from lesson 09 how two GPUs share it; now it has to run on these nodes, and you know where to look when it does not.
 
 # %%
 score()

@@ -26,9 +26,10 @@ from tools.paths import ROOT
 SCRIPTS = sorted((ROOT / "notebooks/scripts").glob("*.py"))
 COLLECTIVES = ROOT / "notebooks/scripts/02_collectives.py"
 FINE_TUNING = ROOT / "notebooks/scripts/07_llama_or_olmo.py"  # it reads and writes models
+EXPERTS = ROOT / "notebooks/scripts/09_experts.py"  # a layer of its own
 STANDS_STILL = ROOT / "notebooks/scripts/12_stands_still.py"  # it never ends
-STAGES = [path for path in SCRIPTS if path not in (COLLECTIVES, FINE_TUNING, STANDS_STILL)]
-ALONE, *ON_RANKS, RESUMING = STAGES
+STAGES = [path for path in SCRIPTS if path not in (COLLECTIVES, FINE_TUNING, EXPERTS, STANDS_STILL)]
+ALONE, *ON_RANKS, RESUMING, LONG_CONTEXTS = STAGES
 LINES = {COLLECTIVES: 60, FINE_TUNING: 122}
 STEP = re.compile(r"step (\d+): loss ([\d.]+), gradients of length ([\d.]+)")
 
@@ -39,7 +40,7 @@ def script(request):
 
 
 def test_the_stages_are_those_of_the_lessons():
-    assert [path.name[:2] for path in STAGES] == ["01", "03", "04", "05", "06", "07", "08"]
+    assert [path.name[:2] for path in STAGES] == ["01", "03", "04", "05", "06", "07", "08", "09"]
 
 
 def test_a_script_is_short_and_has_a_main(script):
@@ -122,6 +123,11 @@ def test_the_collectives_run_under_torchrun(kept, ranks, tmp_path):
     assert ran(kept(ranks), COLLECTIVES, cwd=tmp_path).startswith(f"{ranks} ranks agree")
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_experts_on_ranks_are_one_device_s(kept, ranks, tmp_path):
+    assert ran(kept(ranks), EXPERTS, cwd=tmp_path).startswith(f"{ranks} ranks agree")
+
+
 @pytest.fixture(scope="module")
 def whole(kept, text, tmp_path_factory):
     """What a stage prints if nothing stops it: each is run once on so many ranks, in a folder of its own."""
@@ -129,7 +135,7 @@ def whole(kept, text, tmp_path_factory):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("stage", [*ON_RANKS, RESUMING], ids=lambda path: path.stem)
+@pytest.mark.parametrize("stage", STAGES[1:], ids=lambda path: path.stem)
 def test_a_stage_trains_as_one_device_does_and_no_thread_can_abort_its_end(whole, stage, ranks, steps):
     assert steps_of(whole(stage, ranks)) == same(steps)
 
@@ -155,6 +161,7 @@ def test_a_batch_that_does_not_divide_says_so(kept, stage, tmp_path):
         ("04_pipeline", 4, 3, "each stage has a block at least"),
         ("05_tensor_parallel", 3, 4, "each rank has whole heads"),
         ("07_fsdp_tp", 3, 4, "each group along tp is whole"),
+        ("09_long_contexts", 3, 4, "each group along cp is whole"),
     ],
 )
 def test_ranks_that_cannot_share_the_model_say_so(kept, stage, ranks, layers, says, tmp_path):
@@ -182,6 +189,13 @@ def test_gathered_scores_give_the_same_losses_as_lesson_05_says(kept, tmp_path, 
         ("loss.detach().to_local()", "loss.detach()"),
     )
     (tmp_path / "changed.py").write_text(gathered)
+    assert steps_of(ran(kept(4), tmp_path / "changed.py", text, cwd=tmp_path)) == same(steps)
+
+
+def test_positions_in_order_give_the_same_losses_as_lesson_09_says(kept, tmp_path, text, steps):
+    edits = ("chunk(2 * CP)", "chunk(CP)"), ("torch.cat((pieces[rank], pieces[-1 - rank]))", "pieces[rank]")
+    in_order = changed(LONG_CONTEXTS.stem, *edits)
+    (tmp_path / "changed.py").write_text(in_order)
     assert steps_of(ran(kept(4), tmp_path / "changed.py", text, cwd=tmp_path)) == same(steps)
 
 
