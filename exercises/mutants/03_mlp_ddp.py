@@ -357,14 +357,26 @@ WRONG["03.11", "sgd"] = {
     "is a gradient left from the step before?": {"optimizer.zero_grad()": "pass"},
     "2.0 x the target; only the last micro-batch has to": {"number == MICRO_BATCHES": "True"},
     "but the loss of batch 1 is": {"dist.all_reduce(total)\n": "pass\n"},
-    "does a process compute its own part alone, and that in two pieces?": {
+    "rank 0 are given 4 rows at once, and its largest micro-batch has 2": {
         "[rank].tensor_split(MICRO_BATCHES)": "[rank].tensor_split(1)",
         "number == MICRO_BATCHES": "True",
     },
-    "where a micro-batch needs 1680: does a process compute its own part alone": {
+    "given 42 rows, and its parts of the batches have 13: which rows": {  # each rank the whole batch
         ".tensor_split(ranks)[rank]": "",
         "(ranks * loss)": "loss",
         "total += loss.detach()": "total += loss.detach() / ranks",
+    },
+    "rank 0 are given 42 rows, and": {  # the same in as small pieces as a part has
+        ".tensor_split(ranks)[rank].tensor_split(MICRO_BATCHES)": ".tensor_split(8)",
+        "number == MICRO_BATCHES": "number == 8",
+        "(ranks * loss)": "loss",
+        "total += loss.detach()": "total += loss.detach() / ranks",
+    },
+    "does each one go backward before the next goes forward?": {
+        "                (ranks * loss).backward()": (
+            "                graphs = loss if number == 1 else graphs + loss\n"
+            "                (ranks * graphs).backward() if number == MICRO_BATCHES else None"
+        )
     },
     "save wrapped.module.state_dict()": {"model.module.state": "model.state"},
     "collective 12 of all ranks is all_reduce of": {"tensor_split(MICRO_BATCHES)": "chunk(MICRO_BATCHES)"},
