@@ -442,6 +442,21 @@ WRONG["03.12", "sgd"] = {
         )
     },
 }
+WRONG["03.12", "sgd"] |= {
+    "what is kept has the wrong sign": {"v - unit * count": "unit * count - v"},
+    "s is the mean of the ranks' largest numbers": {", op=dist.ReduceOp.MAX)": ")\n    units /= ranks"},
+    "s is cut into 128 // p steps": {"127 // ranks": "128 // ranks"},
+    "s is cut into 127 / p steps, which is no whole number": {"127 // ranks": "127 / ranks"},
+    "are given 60 rows in 5 steps, and its parts have 30": {
+        "model(x.chunk(ranks)[rank])": "model(x)",
+        "y.chunk(ranks)[rank]": "y",
+    },
+    "the average is right up to rounding, so look at": {"v - unit * count": "0.5 * (v - unit * count)"},
+    "so look at what is cut off anywhere, and what is kept": {
+        "total.double() / ranks": "(total // ranks).double()",
+    },
+    "no rounding does that, so look at the average itself": {"y.chunk(ranks)[rank])": "y.chunk(ranks)[0])"},
+}
 WRONG["03.12", "adamw"] = {
-    "head.weight is": {'task["optimizer"]': '"SGD"'},
+    "these are the weights of SGD: the task names the optimizer": {'task["optimizer"]': '"SGD"'},
 }
