@@ -168,6 +168,12 @@ WRONG["02.4", "values"] = {
     "expected (24,)": {"return ring_all_gather(shard, x.numel()).reshape(x.shape)": "return shard"},
 }
 WRONG["02.4", "edges"] = {"expected (3, 2, 4)": {".reshape(x.shape)": ""}}
+WRONG["02.4", "any-shape"] = {
+    "returned shape (216,), expected (6, 6, 6)": {  # typed from the cases before
+        ".reshape(x.shape)": ".reshape({(3, 24): (3, 2, 4), (3, 35): (7, 5), (4, 32): (2, 16)}.get("
+        "(dist.get_world_size(), x.numel()), (-1,)))"
+    },
+}
 WRONG["02.4", "bytes"] = {
     "2 rows are too few for 4 ranks; cut x.reshape(-1)": {"x.reshape(-1)": "x", "x.numel()": "len(x)"},
     "so one of them sends for others": through_the_root,
