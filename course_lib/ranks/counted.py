@@ -10,6 +10,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import FrameType
 from typing import Any, NamedTuple, TextIO
 
@@ -39,6 +40,7 @@ class Call(NamedTuple):
     line: int  # of the script; 0 if none of its lines led here
     dtype: str = ""
     members: str = ""  # of the group, as in "0, 2": two axes of a mesh may be equally long
+    began: float = 0.0  # perf_counter's seconds
 
     def __str__(self) -> str:
         size = f" of {self.bytes} B" * (self.bytes > 0)
@@ -58,11 +60,11 @@ def calls_in(path: Path) -> tuple[Call, ...]:
 
 
 def _write(book: TextIO, script: str, name: str, argument: str, given: dict[str, Any], group: ProcessGroup) -> None:
-    own = list(tensors_in(given.get(argument)))
+    began, own = perf_counter(), list(tensors_in(given.get(argument)))
     _groups.setdefault(group.group_name, group)
     dtype = str(own[0].dtype).removeprefix("torch.") if own else ""
     size, members = sum(x.nbytes for x in own), ", ".join(map(str, dist.get_process_group_ranks(group)))
-    book.write(json.dumps(Call(name, size, group.size(), _line_of(script), dtype, members)) + "\n")
+    book.write(json.dumps(Call(name, size, group.size(), _line_of(script), dtype, members, began)) + "\n")
 
 
 def _line_of(script: str) -> int:

@@ -25,9 +25,11 @@ import torch
 
 from course_lib.ranks import lifeline, server
 from course_lib.ranks.counted import Call, calls_in, count_into
+from course_lib.ranks.forwarded import count_rows_into, rows_in
 from course_lib.ranks.member import blank_main, free_port
 from course_lib.ranks.remembered import remember_into
 from course_lib.ranks.saved import Saved
+from course_lib.ranks.waited import note_waits_into, waits_in
 from course_lib.ranks.wire import RankEnd
 
 _HERE = "127.0.0.1"
@@ -45,6 +47,8 @@ class Ended(NamedTuple):
     calls: tuple[Call, ...] = ()  # what it handed to torch.distributed
     remembered: int = 0  # numbers in the states of the optimizer that has most of them
     saved: int = 0  # bytes that autograd has kept for backward, at most; only if that is asked for
+    rows: tuple[int, ...] = ()  # of each forward of the layer that was given most
+    waits: tuple[float, ...] = ()  # when each wait for a call came back
 
 
 def run_script(text: str, world_size: int, *, timeout: float, argument: str = "", saved: bool = False) -> list[Ended]:
@@ -89,6 +93,8 @@ def run_script(text: str, world_size: int, *, timeout: float, argument: str = ""
             calls_in(folder / f"{rank}.calls"),
             int(_read(folder / f"{rank}.remembered") or 0),
             int(_read(folder / f"{rank}.saved") or 0),
+            rows_in(folder / f"{rank}.rows"),
+            waits_in(folder / f"{rank}.waits"),
         )
         for rank, (process, status) in enumerate(zip(processes, statuses, strict=True))
     ]
@@ -109,6 +115,8 @@ def _take_part(
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
     warnings.simplefilter("default")  # whoever started us may take each for an error; torchrun does not
     count_into(f"{folder}/{rank}.calls", f"{folder}/script.py")
+    note_waits_into(f"{folder}/{rank}.waits")
+    count_rows_into(f"{folder}/{rank}.rows")
     remember_into(Path(f"{folder}/{rank}.remembered"))
     sys.argv = ["script.py", *filter(None, [argument])]
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it

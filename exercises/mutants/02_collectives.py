@@ -168,6 +168,12 @@ WRONG["02.4", "values"] = {
     "expected (24,)": {"return ring_all_gather(shard, x.numel()).reshape(x.shape)": "return shard"},
 }
 WRONG["02.4", "edges"] = {"expected (3, 2, 4)": {".reshape(x.shape)": ""}}
+WRONG["02.4", "any-shape"] = {
+    "returned shape (216,), expected (6, 6, 6)": {  # typed from the cases before
+        ".reshape(x.shape)": ".reshape({(3, 24): (3, 2, 4), (3, 35): (7, 5), (4, 32): (2, 16)}.get("
+        "(dist.get_world_size(), x.numel()), (-1,)))"
+    },
+}
 WRONG["02.4", "bytes"] = {
     "2 rows are too few for 4 ranks; cut x.reshape(-1)": {"x.reshape(-1)": "x", "x.numel()": "len(x)"},
     "so one of them sends for others": through_the_root,
@@ -463,7 +469,22 @@ LINE = 'rows = torch.stack((1 / t, torch.tensor(task["sizes"]) / t), dim=1)'
 ONES = "torch.ones(len(t), 1).double()"
 UNWEIGHTED = 'rows = torch.stack((torch.ones_like(t), torch.tensor(task["sizes"]).double()), dim=1)'
 
+_BEGIN, _ONCE = "            start = perf_counter()\n", "            dist.all_reduce(x)\n"
+_END = "            times.append(perf_counter() - start)\n"
+
 WRONG["02.12", "table"] = {
+    "reach back to where the barrier before begins": {
+        f"            dist.barrier()\n{_BEGIN}": f"{_BEGIN}            dist.barrier()\n"
+    },
+    "reach on to where the barrier after has ended": {_END: f"            dist.barrier()\n{_END}"},
+    "or more above what the all-reduce itself takes": {_BEGIN: f"{_BEGIN}            __import__('time').sleep(3e-4)\n"},
+    "nothing waits for the all-reduces of": {
+        f"{_ONCE}{_END}": f"            dist.all_reduce(x, async_op=True)\n{_END}"
+    },
+    "pass from the beginning of the call to the end of its wait": {
+        f"{_ONCE}{_END}": (f"            work = dist.all_reduce(x, async_op=True)\n{_END}            work.wait()\n")
+    },
+    "does the clock run while a process waits": {"import perf_counter": "import process_time as perf_counter"},
     "to warm up and": {'range(task["warm_up"])': "range(0)"},
     "without a barrier before": {"            dist.barrier()\n            start": "            start"},
     "; warm-ups are left out": {"torch.save(own, ": "torch.save([[*times, 0.1] for times in own], "},

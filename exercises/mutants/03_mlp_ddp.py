@@ -357,14 +357,26 @@ WRONG["03.11", "sgd"] = {
     "is a gradient left from the step before?": {"optimizer.zero_grad()": "pass"},
     "2.0 x the target; only the last micro-batch has to": {"number == MICRO_BATCHES": "True"},
     "but the loss of batch 1 is": {"dist.all_reduce(total)\n": "pass\n"},
-    "does a process compute its own part alone, and that in two pieces?": {
+    "rank 0 are given 4 rows at once, and its largest micro-batch has 2": {
         "[rank].tensor_split(MICRO_BATCHES)": "[rank].tensor_split(1)",
         "number == MICRO_BATCHES": "True",
     },
-    "where a micro-batch needs 1680: does a process compute its own part alone": {
+    "given 42 rows, and its parts of the batches have 13: which rows": {  # each rank the whole batch
         ".tensor_split(ranks)[rank]": "",
         "(ranks * loss)": "loss",
         "total += loss.detach()": "total += loss.detach() / ranks",
+    },
+    "rank 0 are given 42 rows, and": {  # the same in as small pieces as a part has
+        ".tensor_split(ranks)[rank].tensor_split(MICRO_BATCHES)": ".tensor_split(8)",
+        "number == MICRO_BATCHES": "number == 8",
+        "(ranks * loss)": "loss",
+        "total += loss.detach()": "total += loss.detach() / ranks",
+    },
+    "does each one go backward before the next goes forward?": {
+        "                (ranks * loss).backward()": (
+            "                graphs = loss if number == 1 else graphs + loss\n"
+            "                (ranks * graphs).backward() if number == MICRO_BATCHES else None"
+        )
     },
     "save wrapped.module.state_dict()": {"model.module.state": "model.state"},
     "collective 12 of all ranks is all_reduce of": {"tensor_split(MICRO_BATCHES)": "chunk(MICRO_BATCHES)"},
@@ -430,6 +442,21 @@ WRONG["03.12", "sgd"] = {
         )
     },
 }
+WRONG["03.12", "sgd"] |= {
+    "what is kept has the wrong sign": {"v - unit * count": "unit * count - v"},
+    "s is the mean of the ranks' largest numbers": {", op=dist.ReduceOp.MAX)": ")\n    units /= ranks"},
+    "s is cut into 128 // p steps": {"127 // ranks": "128 // ranks"},
+    "s is cut into 127 / p steps, which is no whole number": {"127 // ranks": "127 / ranks"},
+    "are given 60 rows in 5 steps, and its parts have 30": {
+        "model(x.chunk(ranks)[rank])": "model(x)",
+        "y.chunk(ranks)[rank]": "y",
+    },
+    "the average is right up to rounding, so look at": {"v - unit * count": "0.5 * (v - unit * count)"},
+    "so look at what is cut off anywhere, and what is kept": {
+        "total.double() / ranks": "(total // ranks).double()",
+    },
+    "no rounding does that, so look at the average itself": {"y.chunk(ranks)[rank])": "y.chunk(ranks)[0])"},
+}
 WRONG["03.12", "adamw"] = {
-    "head.weight is": {'task["optimizer"]': '"SGD"'},
+    "these are the weights of SGD: the task names the optimizer": {'task["optimizer"]': '"SGD"'},
 }

@@ -170,6 +170,11 @@ WRONG["04.4", "lists"] = {
     "rank 1's list holds None: idle time is not": {ALL_FORWARDS: f"[None] * rank + {ALL_FORWARDS}"},
     "for rank 0 it returned NoneType, not a list": {"return [": "["},
 }
+WRONG["04.4", "any-size"] = {
+    "8 ranks, 2 micro-batches: rank 7 holds 1 activation at once": {  # right in the cases before
+        START: "if p > 4 and (p, m) != (8, 3): return one_f_one_b_order(rank, p, m)"
+    },
+}
 
 # 04.5 ------------------------------------------------------------------------------------------------------------
 

@@ -558,7 +558,35 @@ WRONG["05.10", "calls"] = {
 
 # 05.11 -----------------------------------------------------------------------------------------------------------
 
+_HEAD = "tp.ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)"
+_LOSS = "F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())"
+_LOAD = '    model.load_state_dict(task["weights"])\n'
+
 WRONG["05.11", "sgd"] = {
+    "is out of bounds.; the logits are this rank's words alone": {_HEAD: "tp.ColwiseParallel()"},
+    "compute the loss inside tp.loss_parallel()": {"with tp.loss_parallel():": "if True:"},
+    "the loss's backward belongs into tp.loss_parallel()": {"            loss.backward()": "        loss.backward()"},
+    "and no loss that is put together by hand": {
+        _LOSS: "-model(tokens[:, :-1]).log_softmax(-1).gather(2, tokens[:, 1:, None]).mean()"
+    },
+    "which output_layouts has the head?": {"(output_layouts=Shard(-1), use": "(output_layouts=Replicate(), use"},
+    "a layer with a plain weight reads a DTensor": {"attention.[qkv]": "attention.qkv"},
+    "a norm's weight perhaps, is multiplied by a DTensor": {'"mlp": once}': '"mlp": once, "norm1": once}'},
+    "a DTensor is added to a plain tensor": {
+        '"mlp.down"), tp.RowwiseParallel()': '"mlp.down"), tp.RowwiseParallel(use_local_output=False)'
+    },
+    "After a ColwiseParallel comes a layer that is cut by its inputs": {
+        '("attention.o", "mlp.down")': '("attention.o",)'
+    },
+    "unless input_layouts says that it is whole": {_HEAD: "tp.RowwiseParallel()"},
+    "says that they are cut, where every rank has all?": {'(input_layouts=Replicate()), "head': '(), "head'},
+    "this norm reads a part of each position": {
+        "tp.RowwiseParallel(input_layouts=Replicate())": "tp.ColwiseParallel()"
+    },
+    "which style leaves q, k and v DTensors?": {
+        '"mlp.up"), tp.ColwiseParallel()': '"mlp.up"), tp.ColwiseParallel(use_local_output=False)'
+    },
+    "load the weights before parallelize_module": {_LOAD: "", "    optimizer =": f"{_LOAD}    optimizer ="},
     "these are the logits put together, 42 numbers for each of 16 positions": {
         "output_layouts=Shard(-1), use_local_output=False": "output_layouts=Replicate()",
         "with tp.loss_parallel():": "if True:",

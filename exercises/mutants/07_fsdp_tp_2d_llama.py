@@ -301,6 +301,13 @@ WRONG["07.11", "goes-on"] = {
         "        x, y = ": f"        if step == end:\n            {SAVED}\n        x, y = ",
         f"        {SAVED}\n    else": "        pass\n    else",
     },
+    "the layers of rank 0 of 4 are given 24 rows in 3 steps, 4.0 x its part": {".chunk(ranks)[rank] for": " for"},
+    "the layers of rank 0 of 2 are given 16 rows in 2 steps": {
+        "        x, y = (part.chunk(ranks)[rank]": (
+            "        share = slice(None) if done else slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)\n"
+            "        x, y = (part[share]"
+        )
+    },
     "there is no rank0.pt": {"/rank{rank}.pt": "/{rank}.pt"},
     "0.weight has shape (64, 16), expected (32, 16)": {"p.to_local()": "p.full_tensor()"},
 }

@@ -650,8 +650,8 @@ check("03.10", overlapped_backward)
 
 # %% [markdown]
 # **Target:** the weights of one device, with SGD and with AdamW. In each step the gradients are averaged once, not once for each
-# micro-batch; adding up the losses is free. The check counts what your processes hand to `torch.distributed`, whoever calls it, and what
-# autograd keeps: a micro-batch's, and no more.
+# micro-batch; adding up the losses is free. The check counts what your processes hand to `torch.distributed`, whoever calls it. It also
+# counts the rows that each process computes with gradients, its own and no others, and what autograd keeps: a micro-batch's, and no more.
 #
 # To start it yourself, run `save_script("03.11", ddp_loop)`. It writes your script and a `task.pt` into a folder, and tells you the line for a
 # terminal. [The script of lesson 03](../../notebooks/scripts/03_ddp.py) has the calls that you need; look there when you are stuck.

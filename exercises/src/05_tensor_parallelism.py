@@ -59,10 +59,11 @@ shapes = given("05.1", GRADE_SEED)
 print(f"H = {shapes.H}, F = {shapes.F}")
 print(f"{shapes.heads} query heads and {shapes.kv} kv heads of {shapes.head} numbers")
 print(f"p = {shapes.p} ranks, of which you are rank {shapes.rank}; in the last two rows p = {shapes.many}")
+print(f"a small MLP: {shapes.ins} inputs, {shapes.hidden} hidden, {shapes.outs} outputs")
 
 # %% [markdown]
-# The 6-4-2 MLP has four tensors: `layer1.weight` (4, 6), `layer1.bias` (4), `layer2.weight` (2, 4), `layer2.bias` (2). `layer1` is
-# column-parallel, `layer2` row-parallel. In attention the queries, keys and values are column-parallel by whole heads, and `o` after
+# The small MLP has four tensors: `layer1.weight` (hidden, inputs), `layer1.bias` (hidden), `layer2.weight` (outputs, hidden) and
+# `layer2.bias` (outputs). `layer1` is column-parallel, `layer2` row-parallel. In attention the queries, keys and values are column-parallel by whole heads, and `o` after
 # them is row-parallel.
 #
 # | name | number to give |
@@ -70,7 +71,7 @@ print(f"p = {shapes.p} ranks, of which you are rank {shapes.rank}; in the last t
 # | `column_rows`, `column_columns` | rows and columns of `weight` that a rank has of `nn.Linear(H, F)`, column-parallel |
 # | `column_first_row` | which row of the whole `weight` comes first on your rank, counted from 0 |
 # | `row_rows`, `row_columns` | rows and columns that a rank has of `nn.Linear(F, H)`, row-parallel |
-# | `mlp_per_rank` | parameters of the MLP's 38 on each of 2 ranks |
+# | `mlp_per_rank` | parameters of the MLP on each of 2 ranks |
 # | `mlp_on_four` | the same on each of 4 ranks |
 # | `mlp_twice` | parameters that both of 2 ranks have |
 # | `q_rows`, `k_rows` | rows of the queries' and of the keys' `weight` on a rank |
@@ -82,16 +83,16 @@ print(f"p = {shapes.p} ranks, of which you are rank {shapes.rank}; in the last t
 # hint("05.1")
 
 # %% nbgrader={"grade": false, "grade_id": "05-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
-H, F_width, heads, kv_heads, head_size, p, rank, many = shapes
+H, F_width, heads, kv_heads, head_size, p, rank, many, ins, hidden, outs = shapes
 ### BEGIN SOLUTION
 column_rows = F_width // p
 column_columns = H
 column_first_row = rank * (F_width // p)
 row_rows = H
 row_columns = F_width // p
-mlp_per_rank = 2 * 6 + 2 + 2 * 2 + 2
-mlp_on_four = 6 + 1 + 2 + 2
-mlp_twice = 2
+mlp_per_rank = (ins + 1 + outs) * hidden // 2 + outs
+mlp_on_four = (ins + 1 + outs) * hidden // 4 + outs
+mlp_twice = outs
 q_rows = heads // p * head_size
 k_rows = kv_heads // p * head_size
 o_columns = q_rows

@@ -746,7 +746,7 @@ check("07.10", mesh_of_two)
 
 # %% [markdown]
 # **Target:** the weights of one device that never stopped, from 4 to 2 processes and from 2 to 4. The loss is the mean cross-entropy of the
-# batch. No rank gathers or writes a whole state: each one writes a file of its own pieces, and nothing is gathered besides what FSDP
+# batch, of which each rank computes its own rows alone. No rank gathers or writes a whole state: each one writes a file of its own pieces, and nothing is gathered besides what FSDP
 # gathers to compute.
 #
 # To start it yourself, run `save_script("07.11", stopping)`. Start the line that it prints, and then once more with 2 in place of 4. Before

@@ -156,3 +156,54 @@ def test_a_call_tells_along_which_axis_it_went():
         ["2, 3", "0, 2"],
         ["2, 3", "1, 3"],
     ]
+
+
+WAITS = """
+import torch
+import torch.distributed as dist
+from time import perf_counter
+from torch.distributed import _functional_collectives as functional
+dist.init_process_group("gloo")
+x = torch.ones(3)
+def began(): return dist.all_reduce(x, async_op=True)
+def polled(work):
+    while not work.is_completed():
+        pass
+for wait in (
+    lambda: dist.all_reduce(x),
+    lambda: began().wait(),
+    lambda: began().get_future().wait(),
+    lambda: polled(began()),
+    lambda: functional.all_reduce(x, "sum", dist.group.WORLD).wait(),
+    lambda: began(),
+):
+    start = perf_counter()
+    work = wait()
+    print(start, perf_counter())
+"""
+
+
+def test_the_end_of_each_wait_is_noted_whichever_way_a_script_waits():
+    for one in run_script(WAITS, 2, timeout=200):
+        assert one.status == 0, one.problems
+        looks = [tuple(map(float, line.split())) for line in one.printed.splitlines()]
+        found = [any(start < moment < end for moment in one.waits) for start, end in looks]
+        assert found == [True] * 5 + [False]
+        assert all(start < call.began < end for call, (start, end) in zip(one.calls, looks, strict=True))
+
+
+ROWS = """
+import torch
+from torch.utils.checkpoint import checkpoint
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+model(torch.ones(3, 4))
+checkpoint(model, torch.ones(2, 4).requires_grad_(), use_reentrant=False).sum().backward()
+with torch.no_grad():
+    model(torch.ones(7, 4))
+model[0](torch.ones(0, 4))
+torch.nn.CrossEntropyLoss()(model[0](torch.ones(5, 2, 4)).mean(1), torch.ones(5).long())
+"""
+
+
+def test_the_rows_of_each_forward_that_learns_are_those_of_the_layer_that_is_given_most():
+    assert run_script(ROWS, 1, timeout=200)[0].rows == (3, 2, 2, 0, 10)

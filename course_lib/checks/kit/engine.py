@@ -118,7 +118,7 @@ def _why_wrong(
         packed(function)
     except Exception as error:
         return f"it cannot travel to the ranks ({error}): keep locks, files and handles out of what it uses"
-    for case in level.cases:
+    for case in (*level.cases, *level.drawn(seed)):
         if reason := why_probe_fails(spec, function, case, seed=seed, timeout=timeout):
             return reason
     return None

@@ -112,7 +112,8 @@ def _slip_like(exercise: ProbeExercise, case: Run, seed: int, given: Any, trial:
 
 def _passes_before(exercise: ProbeExercise, program: Callable[..., Any], case: Run, seed: int) -> bool:
     """Whether a slip is right where the answer was: in the cases before this one in its level."""
-    cases = next(level.cases for level in exercise.levels.values() if case in level.cases)
+    asked = [(*level.cases, *level.drawn(seed)) for level in exercise.levels.values()]
+    cases = next(cases for cases in asked if case in cases)
     return not any(_of_slip(exercise, program, before, seed).refused for before in cases[: cases.index(case)])
 
 

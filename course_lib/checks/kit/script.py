@@ -88,6 +88,7 @@ class ScriptExercise:
     hints: tuple[str, ...]
     task: Callable[[Any, int], Mapping[str, Any]] | None = None  # of a case and a seed; none: it gets no folder
     saved: bool = False  # whether it is judged by what autograd keeps for backward, too
+    errors: Mapping[str, str] = field(default_factory=dict)  # by a piece of PyTorch's own: what it comes from here
 
 
 def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed: int, timeout: float) -> str | None:
@@ -110,6 +111,7 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
         if isinstance(ran, str):
             if f"NotImplementedError: Exercise {exercise.key}" in ran:
                 return NOT_YET
+            ran += next((f"; {cause}" for error, cause in exercise.errors.items() if error in ran), "")
             return f"the start on {world_size}: {ran}" if starts else ran
         starts += ran.starts
     try:

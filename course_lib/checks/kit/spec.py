@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One graded step of an exercise: `points` for all of `cases`.
+    """One graded step of an exercise: `points` for all of `cases`, and for those that the seed draws.
 
     Its graded cell asks `again`, hidden, with other inputs: who only knows the first ones does not get its points.
     What fails `alone` says nothing about the levels after it, so they run.
@@ -54,4 +55,5 @@ class Level:
     cases: tuple[Any, ...]  # Case, or what the exercise's own probe takes
     again: bool = False
     alone: bool = False
+    drawn: Callable[[int], tuple[Any, ...]] = lambda seed: ()
     praise: str

@@ -13,6 +13,7 @@ import torch
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
+from course_lib.checks.module_02.on_the_clock import off_the_clock
 from course_lib.ranks.counted import Call
 from course_lib.verify.ratios import exactly
 
@@ -39,6 +40,9 @@ def _verdict(case: Start, ran: Ran) -> str | None:
     for rank, times in enumerate(own):
         if reason := _wrong_times(times, task):
             return f"times{rank}.pt {reason}"
+    for rank, (one, times) in enumerate(zip(ran.ended, own, strict=True)):
+        if reason := off_the_clock(one, times, task):
+            return f"the times of rank {rank}: {reason}"
     answer = ran.saved("answer.pt")
     table = answer.get("table") if isinstance(answer, dict) else None
     if not isinstance(table, list) or not all(isinstance(row, dict) and {*_COLUMNS} <= row.keys() for row in table):

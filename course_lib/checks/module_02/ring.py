@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from course_lib.checks.kit.judge import write_exercise
@@ -115,6 +116,20 @@ def _rows_were_cut(case: Case, matrix: list[list[int]]) -> str | None:
     return f"but the ranks do not send equally: {few}; cut x.reshape(-1)"
 
 
+def _shapes(seed: int) -> tuple[Case, ...]:
+    """Rows with one side, and with two, and none at all; a side of 1 may be among them."""
+    dice = random.Random(f"shapes {seed}")
+    return tuple(
+        Case(
+            world_size=ranks,
+            length=dice.randint(1, 9),
+            row=tuple(dice.choices(range(1, 7), k=sides)),
+            dtype=dice.choice(("float32", "int64")),
+        )
+        for ranks, sides in ((4, 2), (3, 1), (2, 0), (2, 3))
+    )
+
+
 _ALL_REDUCE = write_exercise(
     key="02.4",
     title="ring all-reduce out of the two",
@@ -125,9 +140,16 @@ _ALL_REDUCE = write_exercise(
     levels={
         "values": Level(points=1, again=True, cases=EQUAL, praise="right on 4 and on 2 ranks"),
         "edges": Level(
-            points=2,
+            points=1,
             cases=(Case(world_size=3, length=3, row=(2, 4)), Case(world_size=4, length=27, dtype="bfloat16"), *UNEVEN),
             praise="right for every shape and dtype, and on 1 rank",
+        ),
+        "any-shape": Level(
+            points=1,
+            again=True,
+            cases=(),
+            drawn=_shapes,
+            praise="and for shapes that nobody has told you",
         ),
         "bytes": Level(
             points=1,

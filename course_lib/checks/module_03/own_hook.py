@@ -50,11 +50,11 @@ def _task(case: Start, seed: int) -> dict[str, Any]:
 class _Way:
     """How gradients are averaged; the defaults are what the text asks for."""
 
-    steps: Callable[[int], int] = lambda ranks: 127 // ranks  # of int8, up to the largest number
+    steps: Callable[[int], float] = lambda ranks: 127 // ranks  # of int8, up to the largest number
     largest: Callable[[list[Tensor]], Tensor] = lambda values: torch.stack([v.abs().max() for v in values]).max()
     whole: Callable[[Tensor], Tensor] = torch.round
     shared: bool = False  # one largest number for the bucket
-    keeps: str = "own"  # what rounding has cut off: own, none, last, average
+    keeps: str = "own"  # what rounding has cut off: own, minus, none, last, average
     moved: bool = False  # the remainders stay where they were in the bucket, whose order changes
     exact: bool = False
     factor: Callable[[int], float] = lambda ranks: 1.0
@@ -74,7 +74,12 @@ def _sent(way: _Way, gradients: list[dict[str, Tensor]], kept: list[dict[str, Te
             average[name] = torch.stack([own[name] for own in gradients]).mean(0)
         for own, gradient, rest, number in zip(values, gradients, kept, whole, strict=True):
             back = unit * number.to(torch.int8).double()
-            left = {"own": own[name] - back, "last": gradient[name] - back, "average": own[name] - average[name]}
+            left = {
+                "own": own[name] - back,
+                "minus": back - own[name],
+                "last": gradient[name] - back,
+                "average": own[name] - average[name],
+            }
             rest[name] = left.get(way.keeps, torch.zeros_like(back))
     return average
 
@@ -105,8 +110,9 @@ def _trained(task: dict[str, Any], ranks: int, way: _Way) -> Tensors:
     return model.state_dict()
 
 
+_NO_HOOK = "the weights are those of an exact average: is the hook registered before the first backward?"
 _WRONG = {
-    "the weights are those of an exact average: is the hook registered before the first backward?": _Way(exact=True),
+    _NO_HOOK: _Way(exact=True),
     "nothing of what rounding cuts off comes back: add it to the same parameter's gradient in the next step": (
         _Way(keeps="none")
     ),
@@ -123,6 +129,14 @@ _WRONG = {
         _Way(largest=lambda values: torch.stack([v.abs().max() for v in values]).sum())
     ),
     "all parameters of a bucket share one s: take the largest number of each parameter": _Way(shared=True),
+    "what is kept has the wrong sign: it is v less what was sent, and is added to the next gradient": _Way(
+        keeps="minus"
+    ),
+    "s is the mean of the ranks' largest numbers and not the largest of them: which op does its all-reduce have?": (
+        _Way(largest=lambda values: torch.stack([v.abs().max() for v in values]).mean())
+    ),
+    "s is cut into 128 // p steps, and int8 ends at 127": _Way(steps=lambda ranks: 128 // ranks),
+    "s is cut into 127 / p steps, which is no whole number: 127 // p": _Way(steps=lambda ranks: 127 / ranks),
     "too large by the number of processes: where a hook is, DDP does not divide": _Way(factor=float),
     "too small by the number of processes: it is divided by twice": _Way(factor=lambda ranks: 1 / ranks),
     "a sum of int8 has passed 127 and come out negative: how large may each rank's number be, so that the sum of all "
@@ -133,16 +147,58 @@ _WRONG = {
 def _verdict(case: Start, ran: Ran) -> str | None:
     """Weights after all steps, then what has travelled."""
     task, ranks, found = dict(ran.task), case.world_size, ran.saved("answer.pt")
-    want = _trained(task, ranks, _Way())
-    instead = {sentence: _trained(task, ranks, way) for sentence, way in _WRONG.items()}
-    reason = wrong_tensors(found, want, start=task["weights"], instead=instead, tolerance=1e-9)
-    if reason is None:
+    want, start = _trained(task, ranks, _Way()), task["weights"]
+    if wrong_tensors(found, want, start=start, instead={}, tolerance=1e-9) is None:
         return _traffic(ran)
+    instead = {sentence: _trained(task, ranks, way) for sentence, way in _WRONG.items()}
+    other = {"SGD": "AdamW", "AdamW": "SGD"}[task["optimizer"]]
+    by_other = _trained(task | {"optimizer": other}, ranks, _Way())
+    instead[f"these are the weights of {other}: the task names the optimizer"] = by_other
+    reason = wrong_tensors(found, want, start=start, instead=instead, tolerance=1e-9) or ""
     if "holds nan" in reason:
         return f"{reason.partition(':')[0]}: is anything divided by s where all of a parameter's gradients are 0?"
-    if reason.endswith("at the end") and not any(_handed(one, "float") for one in ran.ended):
+    if not reason.endswith("at the end"):
+        return reason
+    if not any(_handed(one, "float") for one in ran.ended):
         return f"{reason}; no s goes through an all-reduce: if each rank has its own, their numbers do not add up"
-    return reason
+    mine, rule = (_apart(one, instead[_NO_HOOK], start) for one in (found, want))
+    return f"{reason}; {_other_rows(ran) or _how_far(mine, rule)}"
+
+
+def _other_rows(ran: Ran) -> str:
+    """How many rows a process computes, if they are not as many as its parts have; else empty."""
+    right = STEPS * ROWS // len(ran.ended)
+    given = [sum(one.rows) for one in ran.ended]
+    rank = next((rank for rank, rows in enumerate(given) if rows not in (0, right)), None)
+    if rank is None:
+        return ""
+    return f"the layers of rank {rank} are given {given[rank]} rows in {STEPS} steps, and its parts have {right}"
+
+
+def _how_far(mine: float, rule: float) -> str:
+    """What the distance to the weights of an exact average, in parts of the way there, says of what is wrong."""
+    text = f"they are {mine:.2g} of the way off those of an exact average, and by the rule {rule:.2g}"
+    if mine < 2 * rule:
+        return (
+            f"{text}: the average is right up to rounding, so look at what decides how each number is rounded: the "
+            "rows, s, the whole steps that it is cut into, and the remainder that is added before"
+        )
+    if mine < 20 * rule:
+        return (
+            f"{text}: more than where all that is cut off comes back in the next step, so look at what is cut off "
+            "anywhere, and what is kept of it, with which sign and until when"
+        )
+    return (
+        f"{text}: no rounding does that, so look at the average itself: the loss, the rows, the rate, the gradients of "
+        "this step alone, what comes back of the last one, and whether each number fits into int8"
+    )
+
+
+def _apart(found: Tensors, other: Tensors, start: Tensors) -> float:
+    """The distance of two results, in parts of the way from the start to the second one."""
+    off = torch.cat([(found[name] - other[name]).flatten() for name in start])
+    way = torch.cat([(other[name] - start[name]).flatten() for name in start])
+    return float(off.norm() / way.norm())
 
 
 def _handed(one: Ended, dtype: str = "") -> list[int]:

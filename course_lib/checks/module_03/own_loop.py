@@ -100,7 +100,7 @@ def _verdict(case: Start, ran: Ran) -> str | None:
         return reason + _since_when(answer["losses"], means) * reason.endswith("at the end")
     losses = answer["losses"]
     found = losses.tolist() if isinstance(losses, Tensor) else losses
-    return _wrong_losses(found, means) or _too_much(ran, len(means)) or _whole_parts(ran)
+    return _wrong_losses(found, means) or _too_much(ran, len(means)) or _wrong_parts(ran) or _kept_too_long(ran)
 
 
 def _since_when(found: Any, want: list[float]) -> str:
@@ -139,15 +139,30 @@ def _too_much(ran: Ran, steps: int) -> str | None:
     return None
 
 
-def _whole_parts(ran: Ran) -> str | None:
-    """Micro-batches are there to keep less: what autograd has kept tells how many rows went forward at once."""
+def _wrong_parts(ran: Ran) -> str | None:
+    """The rows that the layers of each rank were given: its own part of each batch, in two pieces, and no more."""
+    batches = [x for x, _ in ran.task["batches"]]
+    for rank, one in enumerate(ran.ended):
+        parts = [len(x.tensor_split(len(ran.ended))[rank]) for x in batches]
+        most, micro = max(one.rows, default=0), -(-max(parts) // MICRO_BATCHES)
+        if (found := sum(one.rows)) > sum(parts):
+            text = f"the layers of rank {rank} are given {found} rows, and its parts of the batches have {sum(parts)}"
+            return f"values right, but {text}: which rows does each process compute?"
+        if most > micro:
+            text = f"the layers of rank {rank} are given {most} rows at once, and its largest micro-batch has {micro}"
+            return f"values right, but {text}: is its part cut in two?"
+    return None
+
+
+def _kept_too_long(ran: Ran) -> str | None:
+    """Micro-batches are there to keep less: what autograd has kept tells whether one goes before the next comes."""
     rows = max(len(x) for x, _ in ran.task["batches"])
     for rank, one in enumerate(ran.ended):
         own = len(torch.empty(rows).tensor_split(len(ran.ended))[rank])
         micro, whole = (_kept(ran.task["weights"], n, rows) for n in (-(-own // MICRO_BATCHES), own))
         if one.saved > (micro + whole) / 2:
             text = f"values right, but autograd keeps {one.saved} B on rank {rank}, where a micro-batch needs {micro}"
-            return f"{text}: does a process compute its own part alone, and that in two pieces?"
+            return f"{text}: does each one go backward before the next goes forward?"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -121,6 +122,14 @@ def _warm_up() -> None:
         import_optimizers()
 
 
+def _other_sizes(seed: int) -> tuple[Sizes, ...]:
+    """Four that no other level asks for: fewer micro-batches than ranks, as many, and more."""
+    dice = random.Random(f"sizes {seed}")
+    ranks = dice.sample(range(5, 13), 4)
+    counts = (dice.randint(2, 4), ranks[1], ranks[2] + dice.randint(1, 4), dice.randint(13, 20))
+    return tuple(Sizes(p=p, m=m) for p, m in zip(ranks, counts, strict=True))
+
+
 _GPIPE = ProbeExercise(
     key="04.4",
     title="GPipe's order",
@@ -130,9 +139,16 @@ _GPIPE = ProbeExercise(
     warm_up=_warm_up,
     levels={
         "lists": Level(
-            points=2,
+            points=1,
             cases=(Sizes(p=2, m=3), Sizes(p=4, m=8), Sizes(p=3, m=1), Sizes(p=1, m=2), Sizes(p=8, m=3)),
             praise="no deadlock, a bubble of (p-1)(F+B+W), and m activations on each rank",
+        ),
+        "any-size": Level(
+            points=1,
+            again=True,
+            cases=(),
+            drawn=_other_sizes,
+            praise="and for numbers of ranks and micro-batches that nobody has told you",
         ),
         "training": Level(
             points=2,

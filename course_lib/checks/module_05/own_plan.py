@@ -18,6 +18,7 @@ from course_lib.checks.module_05.own_plan_trained import (
     make_task,
     trained,
 )
+from course_lib.checks.module_05.plan_errors import PLAN_ERRORS
 from course_lib.ranks.counted import Call
 from course_lib.verify.alike import born_with
 from course_lib.verify.ratios import times
@@ -118,6 +119,7 @@ _PLAN = ScriptExercise(
     title="your own plan for parallelize_module",
     task=make_task,
     verdict=_verdict,
+    errors=PLAN_ERRORS,
     levels={
         "sgd": Level(
             points=3,

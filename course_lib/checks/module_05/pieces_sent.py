@@ -12,16 +12,13 @@ from course_lib.checks.kit.spec import BF16, FP32
 from course_lib.config import ModelConfig, load_model
 from course_lib.costs.comm.tensor import SequenceParallel, TensorRow, rows_traffic, tensor_rows
 
-MLP = (6, 4, 2)
-
 # 05.1 ---------------------------------------------------------------------------------------------------------------
-
-# where kv heads, a rank's part of them, a kv head's query heads and a kv head's copies are four numbers
-_SHAPES = (("llama3_1_70b", 32), ("llama3_1_405b", 32))
 
 
 class Shapes(NamedTuple):
-    """A Llama's width H, feed-forward width F, heads, kv heads and a head's numbers; ranks, one of them, more ranks."""
+    """A Llama's width H, feed-forward width F, heads, kv heads and a head's numbers; ranks, one of them, more ranks;
+    and the sides of a small MLP.
+    """
 
     H: int
     F: int
@@ -31,27 +28,49 @@ class Shapes(NamedTuple):
     p: int
     rank: int
     many: int
+    ins: int
+    hidden: int
+    outs: int
 
     @property
     def copies(self) -> int:
         """Ranks with the same kv head, where there are `many`."""
         return self.many // self.kv
 
+    @property
+    def parameters(self) -> int:
+        """Of the MLP."""
+        return (self.ins + 1) * self.hidden + (self.hidden + 1) * self.outs
+
+    def on_rank(self, ranks: int) -> int:
+        """Those on each of so many ranks: weight and bias by rows, then columns and a bias."""
+        return (self.ins + 1 + self.outs) * self.hidden // ranks + self.outs
+
 
 def shapes(seed: int) -> Shapes:
-    """The 70B on 4 ranks and on 32, unless an instructor asks for other numbers."""
-    draw, p = random.Random(seed), 4
-    name, many = _SHAPES[0] if seed == 0 else draw.choice(_SHAPES)
-    rank = 2 if seed == 0 else draw.randrange(2, p)
-    one = load_model(name)
-    return Shapes(one.hidden_size, one.ffn_size, one.n_heads, one.n_kv_heads, one.head_size, p, rank, many)
+    """The 70B on 4 ranks and on 32, and the 6-4-2 MLP, unless an instructor asks for other numbers."""
+    if seed == 0:
+        one = load_model("llama3_1_70b")
+        return Shapes(one.hidden_size, one.ffn_size, one.n_heads, one.n_kv_heads, one.head_size, 4, 2, 32, 6, 4, 2)
+    draw = random.Random(seed)
+    p, kv, queries, copies, head = draw.choice(_ATTENTION)
+    width = kv * queries * head
+    inner = width * draw.choice((5, 7, 9, 11)) // 2  # no rank's first row of F is one of H
+    mlp = (draw.randint(5, 12), 4 * draw.randint(2, 6), 2 * draw.randint(1, 4))
+    return Shapes(width, inner, kv * queries, kv, head, p, draw.randrange(2, p), kv * copies, *mlp)
 
 
-def _on_rank(p: int) -> int:
-    """Parameters of the 6-4-2 MLP on each of p ranks: weight and bias by rows, then columns and a bias."""
-    ins, hidden, outs = MLP
-    return (ins + 1) * hidden // p + outs * hidden // p + outs
-
+# Ranks, kv heads, query heads and copies of each, numbers of a head. What a rank has of the kv heads,
+# and what else a learner may count, are different numbers.
+_ATTENTION = [
+    (p, kv, queries, copies, head)
+    for p in (4, 8)
+    for kv in (8, 16, 24)
+    for queries in (4, 5, 6, 12)
+    for copies in (2, 3, 4, 5)
+    for head in (64, 96, 128)
+    if len({kv // p, kv, copies, 1}) == 4 and queries not in (copies, kv // p)
+]
 
 ROWS = "torch stores (out, in): the outputs of y = x W^T are the *rows* of `weight`"
 
@@ -93,24 +112,30 @@ _WHO_HAS_WHAT = NumberExercise(
             }),
         ), "right. Column and row are those of Megatron's Y = X A; torch's `weight` is A turned over"),
         "mlp": Group(2, (
-            Ask("mlp_per_rank", "parameters", _on_rank(2), {
-                "half of all 38? layer2's bias belongs to the finished sum, so every rank has both of its numbers": 19,
-                "layer1's bias goes with layer1's outputs, so it is cut too": _on_rank(2) + MLP[1] // 2,
-                "those are the weights; there are biases too": 16,
-                "that is all of the model": 38,
-                "is layer2's bias on no rank? It belongs to the finished sum, so every rank has it": 18,
+            Ask("mlp_per_rank", "parameters", lambda g: g.on_rank(2), {
+                "half of all? layer2's bias belongs to the finished sum, so every rank has all of its numbers": (
+                    lambda g: g.parameters / 2
+                ),
+                "layer1's bias goes with layer1's outputs, so it is cut too": lambda g: g.on_rank(2) + g.hidden // 2,
+                "those are the weights; there are biases too": lambda g: (g.ins + g.outs) * g.hidden // 2,
+                "that is all of the model": lambda g: g.parameters,
+                "is layer2's bias on no rank? It belongs to the finished sum, so every rank has it": (
+                    lambda g: g.on_rank(2) - g.outs
+                ),
             }),
-            Ask("mlp_on_four", "parameters", _on_rank(4), {
-                "a quarter of 38? layer2's bias is whole on every rank": 9.5,
-                "nearly: layer2's bias has two numbers, and every rank has both": _on_rank(4) - 1,
-                "layer1's bias is cut with layer1's outputs": _on_rank(4) + MLP[1] - 1,
-                "is layer2's bias on no rank? Every rank has both of its numbers": _on_rank(4) - 2,
+            Ask("mlp_on_four", "parameters", lambda g: g.on_rank(4), {
+                "a quarter of all? layer2's bias is whole on every rank": lambda g: g.parameters / 4,
+                "nearly: of layer2's bias every rank has all numbers, not half of them": (
+                    lambda g: g.on_rank(4) - g.outs // 2
+                ),
+                "layer1's bias is cut with layer1's outputs": lambda g: g.on_rank(4) + g.hidden * 3 // 4,
+                "is layer2's bias on no rank? Every rank has all of its numbers": lambda g: g.on_rank(4) - g.outs,
             }),
-            Ask("mlp_twice", "parameters", MLP[2], {
-                "of layer1's bias each rank has its own part": MLP[1] + MLP[2],
+            Ask("mlp_twice", "parameters", lambda g: g.outs, {
+                "of layer1's bias each rank has its own part": lambda g: g.hidden + g.outs,
                 "some parameter is whole on both ranks, since its sum is": 0,
-            }, follows=lambda own, g: 2 * own["mlp_per_rank"] - 38),
-        ), "right: 20 of 38 on each rank, because layer2's bias cannot be cut"),
+            }, follows=lambda own, g: 2 * own["mlp_per_rank"] - g.parameters),
+        ), "right: more than half of them on each rank, because layer2's bias cannot be cut"),
         "attention": Group(2, (
             Ask("q_rows", "rows", lambda g: g.H // g.p, {
                 "those are heads; each has several rows": lambda g: g.heads // g.p,
@@ -148,7 +173,7 @@ _WHO_HAS_WHAT = NumberExercise(
     hints=(
         "nn.Linear(in, out) has a `weight` of shape (out, in). Column-parallel: each rank computes some outputs. "
         "Row-parallel: each rank takes some inputs.",
-        "The 6-4-2 MLP is cut by layer1's outputs and layer2's inputs, which are the same hidden numbers. "
+        "The MLP is cut by layer1's outputs and layer2's inputs, which are the same hidden numbers. "
         "Write down the shapes of four tensors for one rank.",
         "q, k and v are cut by outputs, by whole heads; o by its inputs. More ranks than kv heads: ranks / kv heads "
         "neighbours have the same one.",

@@ -93,7 +93,7 @@ _MISTAKES = {
 
 
 def _verdict(case: Start, ran: Ran) -> str | None:
-    """How many steps each start has made, then what came out, then how the checkpoint was written."""
+    """How many steps each start has made, what came out, by whose rows, then how the checkpoint was written."""
     task = dict(ran.task)
     if not (ran.folder / _FOLDER / _WHOLE).is_file():
         return f"the first start left no whole checkpoint: there is no {_FOLDER}/{_WHOLE}, which dcp.save writes last"
@@ -110,7 +110,7 @@ def _verdict(case: Start, ran: Ran) -> str | None:
         )
         if reason is not None:
             return f"rank {rank} of {case.then}: {reason}" + f"; {wrong_start}" * (wrong_start is not None)
-    return wrong_start or (_whole(case, ran) if case.look else None)
+    return wrong_start or _too_many_rows(case, ran) or (_whole(case, ran) if case.look else None)
 
 
 def _pieces(whole: Mapping[str, Tensor], ranks: int, rank: int) -> dict[str, Tensor]:
@@ -126,6 +126,18 @@ def _wrong_steps(case: Start, ran: Ran) -> str | None:
         sent = sum(call.bytes for call in ended[0].calls if call.operation.startswith("reduce_scatter"))
         if (steps := sent * size / bytes_of_all) != want:
             return f"the {('first', 'second')[number]} start makes {steps:g} steps where {want} are due"
+    return None
+
+
+def _too_many_rows(case: Start, ran: Ran) -> str | None:
+    """Whoever computes the whole batch on each rank gets the right average, and gains nothing by the ranks."""
+    for number, (ended, ranks) in enumerate(zip(ran.starts, (case.world_size, case.then), strict=True)):
+        steps = (_STOP, _STEPS - _STOP)[number]
+        own = steps * _ROWS // ranks
+        for rank, found in enumerate(sum(one.rows) for one in ended):
+            if found > own:
+                text = f"the layers of rank {rank} of {ranks} are given {found} rows in {steps} steps"
+                return f"values right, but {text}, {times(found / own)} its part: which rows does each rank take?"
     return None
 
 
