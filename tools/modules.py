@@ -16,7 +16,16 @@ from tools.paths import ROOT
 SHARED = "shared"
 MODULES = tuple(sorted(path.name[:2] for path in (ROOT / "notebooks/src").glob("[0-9][0-9]_*.py")))
 FILES = {  # module: patterns of test files' names, without "test_" and ".py"; the first that fits decides
-    "09": ("context", "experts", "museum_experts", "all_to_all_parts", "costs_context", "costs_experts", "sim_context"),
+    "09": (
+        "context",
+        "experts",
+        "museum_experts",
+        "museum_context",
+        "all_to_all_parts",
+        "costs_context",
+        "costs_experts",
+        "sim_context",
+    ),
     "08": ("planner_*", "sim_*", "cli_plan", "cli_predict"),
     "05": ("museum_tensor", "tensor*", "chain", "costs_tensor", "costs_chain"),
     "04": ("museum_pipeline", "pipeline*", "schedules", "stages", "deferred", "viz_schedule_explorer"),

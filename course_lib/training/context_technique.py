@@ -25,7 +25,7 @@ from course_lib.sequence_cut import Order
 from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
 
-_AXIS = "cp"
+AXIS = "cp"
 Method = Literal["all_gather", "ring", "ulysses"]
 _ATTENTION = {"all_gather": gathered_attention, "ring": ring_attention, "ulysses": ulysses_attention}
 
@@ -48,13 +48,13 @@ def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_p
             raise ValueError(four_parts("context", f"{name}={value!r}", rule, way_out))
 
     def apply(setup: Setup) -> None:
-        setup.begin("context", _AXIS)
+        setup.begin("context", AXIS)
         local, model = setup.local, setup.model
         if not isinstance(model, Decoder):
             values, rule = f"a {type(model).__name__}", "it replaces attention where a Decoder mixes positions"
             raise ValueError(four_parts("context", values, rule, "give a Decoder"))
-        group = local.group(_AXIS)
-        broadcast.broadcast_state(model, group, local.name_of(**{**local.at, _AXIS: 0}))
+        group = local.group(AXIS)
+        broadcast.broadcast_state(model, group, local.name_of(**{**local.at, AXIS: 0}))
         shared = SharedSequence(group=group, order=order, seconds_per_pair=seconds_per_pair)
         if method == "ulysses":
             query_rows = model.layers[0].get_submodule("attention.q_proj").get_parameter("weight").shape[0]
@@ -68,7 +68,7 @@ def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_p
 
         _replace_attention(model, mix)
         for name in local.layout.trained:
-            local.layout.write(name, partial=local.layout.places[name].partial | {_AXIS})
+            local.layout.write(name, partial=local.layout.places[name].partial | {AXIS})
 
     return apply
 

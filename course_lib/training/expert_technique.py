@@ -14,7 +14,7 @@ from course_lib.parallel.table.placement import Shard
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.training.setup import Setup, Technique
 
-_AXIS = "ep"
+AXIS = "ep"
 
 
 def experts(*, cut_inner: bool = False) -> Technique:
@@ -30,18 +30,18 @@ def experts(*, cut_inner: bool = False) -> Technique:
     """
 
     def apply(setup: Setup) -> None:
-        setup.begin("experts", _AXIS)
+        setup.begin("experts", AXIS)
         local, layout = setup.local, setup.local.layout
-        group = local.group(_AXIS)
+        group = local.group(AXIS)
         found = {name: module for name, module in setup.model.named_modules() if isinstance(module, Experts)}
         _check(found, group.size(), layout)
-        broadcast.broadcast_state(setup.model, group, local.name_of(**{**local.at, _AXIS: 0}))
-        layout.row_axes.append(_AXIS)
+        broadcast.broadcast_state(setup.model, group, local.name_of(**{**local.at, AXIS: 0}))
+        layout.row_axes.append(AXIS)
         setup.engine.ends.in_step = True  # who has no micro-batch left would not answer the others
         for name, module in found.items():
             for kind, parameter in module.named_parameters():
                 place = layout.places[f"{name}.{kind}"]
-                shard = {**place.shard, _AXIS: Shard(0)}
+                shard = {**place.shard, AXIS: Shard(0)}
                 if cut_inner:
                     shard["tp"] = Shard(2 if kind == "down_proj" else 1)
                 layout.write(f"{name}.{kind}", shard=shard)
@@ -52,8 +52,8 @@ def experts(*, cut_inner: bool = False) -> Technique:
                 module.enter, module.leave = operators.copy_to_region, operators.reduce_from_region
         for name in layout.trained:
             place = layout.places[name]
-            if _AXIS not in place.shard:
-                layout.write(name, partial=place.partial | {_AXIS})
+            if AXIS not in place.shard:
+                layout.write(name, partial=place.partial | {AXIS})
 
     return apply
 

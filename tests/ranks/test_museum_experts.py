@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from course_lib.models.moe import MoEDecoder
-from course_lib.training.expert_technique import experts
 from museum_data import BATCHES, LETTERS, MAX_NORM, tight
 
 from course_lib.config import ModelConfig
+from course_lib.models.moe import MoEDecoder
 from course_lib.parallel.table.mesh import make_mesh
+from course_lib.training.expert_technique import experts
 from course_lib.training.trainer import Trainer
 from course_lib.verify import NotEqual, assert_parallel_equals
 from course_lib.verify.museum import EXPERT_BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right

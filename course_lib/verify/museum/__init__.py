@@ -1,8 +1,8 @@
 """The bug museum: silent errors that happened to others, as patches on this library.
 
 Each passes for training when one looks at its loss curve, and each is caught by the verification ladder. `BUGS` are
-those of data parallelism, `PIPELINE_BUGS`, `TENSOR_BUGS`, `SHARDED_BUGS` and `EXPERT_BUGS` those of pipeline, tensor,
-sharded data and expert parallelism: each file's own, found by their names.
+those of data parallelism, `PIPELINE_BUGS`, `TENSOR_BUGS`, `SHARDED_BUGS`, `CONTEXT_BUGS` and `EXPERT_BUGS` those of
+pipeline, tensor, sharded data, context and expert parallelism: each file's own, found by their names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs of shared sequences and shared experts: what their loss curves look like, and on which rung they are caught."""
+"""Bugs of shared sequences: what their loss curves look like, and on which rung they are caught."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from course_lib.training.expert_technique import experts
 from course_lib.training.sharding import fully_shard
 from course_lib.training.trainer import Trainer
 from course_lib.verify import NotEqual, assert_parallel_equals
-from course_lib.verify.museum import CONTEXT_AND_EXPERTS_BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right
+from course_lib.verify.museum import CONTEXT_BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right
 
 STEPS = 40
 MODEL = ModelConfig(
@@ -50,12 +50,6 @@ def reference_curve():
 
 
 CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, the causes it names, and its way out
-    "experts_too_large": (
-        2.0,
-        "ratio",
-        ("summed",),
-        "experts.down_proj.* alone: divide the sum over the ranks by their number$",
-    ),
     "own_keys_in_backward": (None, "other", ("some wrong",), "what is special about it"),
     "angles_from_zero": (None, "other", ("from a position on",), "the first 4 positions of each row are right"),
     "averaged_over_sequence": (
@@ -68,10 +62,10 @@ CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, the 
 
 
 def test_every_bug_is_tested():
-    assert list(CONTEXT_AND_EXPERTS_BUGS) == list(CAUGHT)
+    assert list(CONTEXT_BUGS) == list(CAUGHT)
 
 
-@pytest.fixture(params=CONTEXT_AND_EXPERTS_BUGS.values(), ids=lambda bug: bug.name)
+@pytest.fixture(params=CONTEXT_BUGS.values(), ids=lambda bug: bug.name)
 def bug(request):
     return request.param
 

@@ -1,7 +1,4 @@
-"""Bugs of ranks that share sequences, and of ranks that share experts.
-
-All are of one kind: a rank that has some positions, or some experts, computes as if it had all of them.
-"""
+"""Bugs of ranks that share sequences: one that has some of the positions computes as if it had all of them."""
 
 from __future__ import annotations
 
@@ -14,27 +11,15 @@ from torch import Tensor, nn
 
 from course_lib.models.decoder import Attention, rotary_angles
 from course_lib.parallel.sequence import ring_attention
-from course_lib.training.context_technique import AXIS as CONTEXT_AXIS
-from course_lib.training.expert_technique import AXIS as EXPERT_AXIS
+from course_lib.training.context_technique import AXIS
 from course_lib.training.setup import Setup
 from course_lib.verify.museum.bug import ISSUES, Bug, Issue
 from course_lib.verify.museum.seams import after_backward
 
-_backward = ring_attention._Ring.backward
+_backward = ring_attention.Ring.backward
 
 
-def _experts_too_large(setup: Setup) -> None:
-    """Experts are divided by the ranks that have the same ones, though rows of all ranks along "ep" came to them."""
-
-    def work() -> None:
-        for name, gradient in setup.local.gradients().items():
-            if ".experts." in name:
-                gradient.mul_(setup.local.size(EXPERT_AXIS))
-
-    after_backward(setup, work)
-
-
-class _Staying(ring_attention._Travelling):
+class _Staying(ring_attention.Travelling):
     """It is sent on and never received: what was here at first is used in every step."""
 
     def arrive(self) -> None:
@@ -46,12 +31,12 @@ class _Staying(ring_attention._Travelling):
 def _backward_with_own_keys(ctx: Any, gradient: Tensor) -> Any:
     """Backward takes the keys that forward has kept, in every step of the ring; their gradients do travel."""
     # First of keys and values, then of their gradients.
-    ways: list[Callable[..., Any]] = [_Staying, ring_attention._Travelling]
+    ways: list[Callable[..., Any]] = [_Staying, ring_attention.Travelling]
 
     def next_way(*arguments: Any) -> Any:
         return ways.pop(0)(*arguments)
 
-    with patch.object(ring_attention, "_Travelling", next_way):
+    with patch.object(ring_attention, "Travelling", next_way):
         return _backward(ctx, gradient)
 
 
@@ -73,24 +58,16 @@ def _averaged_over_sequence(setup: Setup) -> None:
 
     def work() -> None:
         for gradient in setup.local.gradients().values():
-            gradient.div_(setup.local.size(CONTEXT_AXIS))
+            gradient.div_(setup.local.size(AXIS))
 
     after_backward(setup, work)
 
 
 _EXHIBITS = (
     Bug(
-        name="experts_too_large",
-        title="Experts' gradients are ep times too large",
-        technique=_experts_too_large,
-        where=Issue(title="Wrong-size gradients in Expert Parallel MoE", link=ISSUES.format("pytorch/pytorch", 160285)),
-        first_rung="gradients",
-        looks="AdamW divides a gradient by its own size: the loss falls as it should",
-    ),
-    Bug(
         name="own_keys_in_backward",
         title="The ring's backward uses the rank's own keys and values in every step",
-        patch=partial(patch.object, ring_attention._Ring, "backward", staticmethod(_backward_with_own_keys)),
+        patch=partial(patch.object, ring_attention.Ring, "backward", staticmethod(_backward_with_own_keys)),
         where=Issue(
             title="Ring attention backward uses stale iteration-0 KV from ctx.saved_tensors",
             link=ISSUES.format("huggingface/diffusers", 14265),
@@ -121,4 +98,4 @@ _EXHIBITS = (
         looks="every gradient is cp times too small, which AdamW divides away; clipping bites less often",
     ),
 )
-CONTEXT_AND_EXPERTS_BUGS = {bug.name: bug for bug in _EXHIBITS}
+CONTEXT_BUGS = {bug.name: bug for bug in _EXHIBITS}
