@@ -1,0 +1,1 @@
+"""The exercises of module 09: on the cluster."""
