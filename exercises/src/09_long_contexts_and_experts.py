@@ -34,4 +34,61 @@ from course_lib.checks import check, given, hint, save_script
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
+# %% [markdown]
+# ## 09.1
+#
+# *Predict · medium · core · 25 minutes.* **You learn** which way of sharing a text sends least, and that it depends on the heads of the model.
+#
+# One text is cut over p ranks, and each has S / p positions of it. So queries are on one rank, and most of the keys before them are on
+# others. There are three ways to let them meet:
+#
+# | | way | what travels |
+# | --- | --- | --- |
+# | 1 | **ring attention** | keys and values go round from rank to rank, and a rank has those of one rank at a time |
+# | 2 | **all-gather** | every rank collects all keys and values, and then computes alone |
+# | 3 | **Ulysses** | positions change for heads: a rank gets all positions of its own heads, and gives its positions of all other heads away |
+
+# %% nbgrader={"grade": false, "grade_id": "09-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+text = given("09.1", GRADE_SEED)
+print(f"S = {text.S:,} positions of one text on p = {text.p} ranks")
+print(f"A = {text.A} query heads and K = {text.K} kv heads, of D = {text.D} numbers each")
+print(f"a second model is alike, but has only {text.few} kv heads")
+
+# %% [markdown]
+# Asked are the bytes that one rank sends for the attention of one layer. Everything is bf16, and all-gather and reduce-scatter are made in a ring.
+# The causal mask saves no bytes: every part is sent, whether or not somebody looks at it.
+#
+# For backward, a ring has kept nothing but each rank's own keys and values, so these go round again. The gradient of a key begins with zero,
+# travels with the key, collects a term on each rank, and ends where its key belongs. After an all-gather every rank has kept what it had
+# collected. In Ulysses' way heads are never cut. If there are fewer kv heads than ranks, each rank gets the one that its query heads read.
+#
+# | name | number to give, for one rank and one layer |
+# | --- | --- |
+# | `kv_bytes` | bytes of the keys and values of all S positions |
+# | `ring_forward`, `gather_forward`, `ulysses_forward` | bytes that a rank sends in forward |
+# | `ring_backward`, `gather_backward`, `ulysses_backward` | the same in backward |
+# | `least` | the number of the way that sends least in forward and backward together |
+# | `few_ring`, `few_gather`, `few_ulysses` | bytes in forward and backward together, with the second model |
+# | `least_few` | the number of the way that sends least then |
+
+# %% nbgrader={"grade": false, "grade_id": "09-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+A, K, few, D, S, p = text
+### BEGIN SOLUTION
+kv_bytes = 2 * K * D * S * 2
+ring_forward = (p - 1) / p * kv_bytes
+gather_forward = ring_forward
+ulysses_forward = (p - 1) / p * (2 * A + 2 * K) * D * S / p * 2
+ring_backward = ring_forward + kv_bytes
+gather_backward = gather_forward
+ulysses_backward = ulysses_forward
+least = 2 if gather_forward < ulysses_forward else 3
+few_ring = few / K * (ring_forward + ring_backward)
+few_gather = few / K * 2 * gather_forward
+few_ulysses = 2 * (p - 1) / p * (2 * A + 2 * p) * D * S / p * 2
+least_few = 2 if few_gather < few_ulysses else 3
+### END SOLUTION
+sent = ...
+check("09.1", sent, seed=GRADE_SEED)
+# hint("09.1")
+
 # ===== below this line: exercises 09.7 and later (joined at the end) =====

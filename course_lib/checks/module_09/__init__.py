@@ -1,1 +1,1 @@
-"""The exercises of module 09: on the cluster."""
+"""The exercises of module 09: long contexts and experts."""
