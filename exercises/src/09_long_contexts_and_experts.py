@@ -91,4 +91,48 @@ sent = ...
 check("09.1", sent, seed=GRADE_SEED)
 # hint("09.1")
 
+# %% [markdown]
+# ## 09.2
+#
+# *Write · easy · core · 20 minutes.* **You learn** the one trick on which ring attention and FlashAttention stand: two softmaxes can become one.
+#
+# A query has seen the keys of one block, and then those of another. Of each block it has kept three things. Here are the scores of one
+# row, two in each block, and next to each score the value of its key:
+#
+# ```text
+#           scores    values       max   sum                     out
+# block 1    1   0    10   20       1    1 + exp(-1) = 1.37      1 · 10 + exp(-1) · 20 = 17.4
+# block 2    3   1    30   40       3    1 + exp(-2) = 1.14      1 · 30 + exp(-2) · 40 = 35.4
+# ```
+#
+# `sum` adds up exp(score - max), and `out` adds up exp(score - max) times the value. Attention to block 1 alone would be out / sum = 12.7.
+# But what is attention to all four keys? The two quotients do not add up, and their average is wrong too. It lies near 30, since the
+# score of 3 is by far the largest.
+
+# %% [markdown]
+# **Target:** `max`, `sum` and `out` of both blocks together, as if their keys had been one block. Nothing is divided yet, because a third
+# block may come. Scores may be large, in the thousands, and exp of such a number is `inf`, so no power may be above exp(0).
+#
+# With a causal mask some rows see no key of a block. Such a row has a max of `-inf`, a sum of 0 and an out of 0 there. If it has seen
+# nothing in both blocks, it has the same three afterwards.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def merge(first, second):
+    """Return three tensors: the max (..., n), the sum (..., n) and the out (..., n, D) of both blocks.
+
+    first, second: the same three of each block, as a tuple.
+    """
+    ### BEGIN SOLUTION
+    top = torch.maximum(first[0], second[0])
+    finite = top.nan_to_num(neginf=0.0)
+    one, other = (first[0] - finite).exp(), (second[0] - finite).exp()
+    out = one.unsqueeze(-1) * first[2] + other.unsqueeze(-1) * second[2]
+    return top, one * first[1] + other * second[1], out
+    ### END SOLUTION
+
+
+check("09.2", merge)
+# hint("09.2")
+
 # ===== below this line: exercises 09.7 and later (joined at the end) =====
