@@ -135,4 +135,66 @@ def merge(first, second):
 check("09.2", merge)
 # hint("09.2")
 
+# %% [markdown]
+# ## 09.3
+#
+# *Write · hard · core · 40 minutes.* **You learn** to attend to a text that no rank ever has.
+#
+# Each rank has some positions of a text: their queries, keys and values. Queries stay where they are, and keys and values go round a ring. In each
+# step a rank computes with the block that is there, and then passes it on to the next rank. With four ranks, rank 2 computes in turn
+# with the keys of ranks 2, 1, 0 and 3:
+#
+# ```text
+#            step 0    step 1    step 2    step 3
+# rank 0       0         3         2         1
+# rank 1       1         0         3         2
+# rank 2       2         1         0         3
+# rank 3       3         2         1         0
+# ```
+#
+# What each row keeps from step to step are the three things of 09.2: max, sum and out. At the end out / sum is its output.
+
+# %% [markdown]
+# `positions[r]` is the list of rank r's positions in the text, in the order in which it holds them. They may be in any order, and ranks
+# may have different numbers of them. A query sees the keys at its own position and before it, whoever has them. Scores are divided by
+# the root of D, the numbers of a head. `comm.isend(x, rank)` and `comm.irecv(into, rank)` return handles with a `wait()`.
+#
+# **Target:** the output of this rank's positions, as one device has it. A rank sends to the next one alone, (rank + 1) % p: each block
+# but that of the next rank, once. So there are p - 1 hops, and with one rank there are none.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_attention(q, k, v, positions):
+    """Return the output of this rank's positions: (heads, n, D).
+
+    q, k, v: (heads, n, D), those of this rank's n positions.
+    positions: for each rank a list of its positions in the text.
+    """
+    ### BEGIN SOLUTION
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine = torch.tensor(positions[rank]).unsqueeze(-1)
+    both = torch.stack([k, v])
+    largest, total, out = torch.full_like(q[..., 0], -torch.inf), torch.zeros_like(q[..., 0]), torch.zeros_like(q)
+    for step in range(p):
+        source = (rank - step) % p
+        if step > 0:
+            into = both.new_empty(2, len(q), len(positions[source]), q.shape[-1])
+            receiving = comm.irecv(into, (rank - 1) % p)
+            comm.isend(both, (rank + 1) % p).wait()
+            receiving.wait()
+            both = into
+        scores = q @ both[0].mT / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(mine < torch.tensor(positions[source]), -torch.inf)
+        top = torch.maximum(largest, scores.amax(-1))
+        old, powers = (largest - top).exp(), (scores - top.unsqueeze(-1)).exp()
+        total = total * old + powers.sum(-1)
+        out = out * old.unsqueeze(-1) + powers @ both[1]
+        largest = top
+    return out / total.unsqueeze(-1)
+    ### END SOLUTION
+
+
+check("09.3", ring_attention)
+# hint("09.3")
+
 # ===== below this line: exercises 09.7 and later (joined at the end) =====

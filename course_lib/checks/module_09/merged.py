@@ -171,7 +171,9 @@ _MERGED = asked_exercise(
         "max first: times exp(own max - common max)": partial(_merged, of_sum=_as_it_is, of_out=_as_it_is),
         "the sum is right, and the outs were added as they are. They have the same powers in them, so they need the "
         "same factors": partial(_merged, of_out=_as_it_is),
-        "the sum was added up as it is. It needs the factors that the outs have got": partial(_merged, of_sum=_as_it_is),
+        "the sum was added up as it is. It needs the factors that the outs have got": partial(
+            _merged, of_sum=_as_it_is
+        ),
         "the two outs were averaged. A block with large scores weighs more": _averaged,
         "each out was halved as well. The powers weigh them already": partial(_merged, of_out=_half),
         "the common max is that of the first block, even where the second one has larger scores": (
