@@ -71,7 +71,9 @@ WRONG["09.3", "values"] = {
         "torch.maximum(largest, scores.amax(-1))": "scores.amax(-1)"
     },
     "the blocks' outputs were added up": {
-        "top = torch": "largest, total = torch.full_like(total, -torch.inf), torch.zeros_like(total)\n        top = torch",
+        "top = torch": (
+            "largest, total = torch.full_like(total, -torch.inf), torch.zeros_like(total)\n        top = torch"
+        ),
         "torch.maximum(largest, scores.amax(-1))": "scores.amax(-1).nan_to_num(neginf=0.0)",
         "out = out * old.unsqueeze(-1) + powers @ both[1]": (
             "out = out + powers @ both[1] / total.clamp(min=1e-30).unsqueeze(-1)"

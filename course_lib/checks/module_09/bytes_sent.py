@@ -90,8 +90,8 @@ _OWN = "all p parts? A rank's own part need not come to it, so p - 1 travel"
 _ONE_HOP = "that is one part. A rank also passes on what it has got from others: p - 1 parts in all"
 _SUMMED = "that is what an all-reduce sends. Here nothing is added up on the way, so once round is enough"
 _HOME = (
-    "nearly. After p - 1 hops a gradient has met all queries, but it is at the neighbour of its owner: it needs one hop "
-    "more than keys and values"
+    "nearly. After p - 1 hops a gradient has met all queries, but it is at the neighbour of its owner: it needs one "
+    "hop more than keys and values"
 )
 _ENOUGH = "whole keys and values were kept in forward, so in backward only gradients travel, once: by a reduce-scatter"
 

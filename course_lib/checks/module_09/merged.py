@@ -222,10 +222,10 @@ _MERGED = asked_exercise(
         ),
     },
     hints=(
-        "Take one row and the numbers of the text. What does block 1 have to be multiplied with, so that its powers are "
-        "relative to 3, as those of block 2?",
-        "exp(score - own max) times exp(own max - common max) is exp(score - common max). So one factor a row and block "
-        "is enough, for the sum and for the out alike.",
+        "Take one row and the numbers of the text. What does block 1 have to be multiplied with, so that its powers "
+        "are relative to 3, as those of block 2?",
+        "exp(score - own max) times exp(own max - common max) is exp(score - common max). So one factor a row and "
+        "block is enough, for the sum and for the out alike.",
         "The common max is torch.maximum of the two, and no factor is above 1. The out has one more dimension than the "
         "factor: factor.unsqueeze(-1).",
         "A row that sees nothing in one block: exp(-inf) is 0, and all is well. A row that has seen nothing in both: "

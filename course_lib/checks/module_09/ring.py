@@ -1,4 +1,4 @@
-"""What 09.3 and 09.4 share: a text that is cut over ranks, one hop of the ring, and what the ledger says of all hops."""
+"""For 09.3 and 09.4: a text that is cut over ranks, one hop of the ring, and what the ledger says of all hops."""
 
 from __future__ import annotations
 

@@ -77,11 +77,6 @@ def _of_the_other_side(positions: _Positions, rank: int, source: int) -> Tensor:
     return seen(positions, rank, (2 * rank - source) % len(positions))
 
 
-def _not_itself(positions: _Positions, rank: int, source: int) -> Tensor:
-    strictly = torch.tensor(positions[rank]).unsqueeze(-1) > torch.tensor(positions[source])
-    return strictly if positions[rank][0] > 0 else strictly | (seen(positions, rank, source) & (source == rank))
-
-
 def _attend(
     q: Tensor,
     k: Tensor,
@@ -121,8 +116,8 @@ _FORWARD = parts_exercise(
     draw=_drawn,
     asked=lambda case: (),
     slips={
-        "each block was masked as if it were causal by itself, row against column. What counts are the positions in the "
-        "text, those of this rank's queries and those of the source's keys": partial(_attend, mask=_own_triangle),
+        "each block was masked as if it were causal by itself, row against column. What counts are the positions in "
+        "the text, those of this rank's queries and those of the source's keys": partial(_attend, mask=_own_triangle),
         "no key is masked. A query sees its own position and those before it": partial(_attend, mask=_everything),
         "only the rank's own block is masked. Others have positions behind a query as well": (
             partial(_attend, mask=_own_block_alone)
@@ -191,12 +186,12 @@ _FORWARD = parts_exercise(
         ),
     },
     hints=(
-        "In step 0 the keys are your own. After s hops to the next rank, whose keys are here? So how many positions does "
-        "the message have that you receive, and which mask belongs to it?",
-        "The mask of a block: a query at position a sees a key at position b if b <= a. Fill the other scores with -inf "
-        "before the max.",
-        "Between blocks a row needs its max, its sum and its out, as in 09.2. Begin with your own block: there each row "
-        "sees itself at least, so its max is finite from then on.",
+        "In step 0 the keys are your own. After s hops to the next rank, whose keys are here? So how many positions "
+        "does the message have that you receive, and which mask belongs to it?",
+        "The mask of a block: a query at position a sees a key at position b if b <= a. Fill the other scores with "
+        "-inf before the max.",
+        "Between blocks a row needs its max, its sum and its out, as in 09.2. Begin with your own block: there each "
+        "row sees itself at least, so its max is finite from then on.",
         "One hop: into = torch.empty(...); receiving = comm.irecv(into, before); comm.isend(x, after).wait(); "
         "receiving.wait(). If all ranks send first and wait for that, all of them wait. Stack keys and values, and one "
         "message carries both.",
