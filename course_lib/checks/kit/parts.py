@@ -100,6 +100,7 @@ class Advice:
     work: str = ""
     norm: str = ""
     noted: Callable[[Any, Sequence[Report]], str | None] = lambda case, reports: None  # by a drive, of right values
+    sent: Callable[[Any, Ledger], str | None] = lambda case, book: None  # by the ledger, of right values
 
 
 def parts_exercise(
@@ -274,6 +275,7 @@ def _besides_values(
         _changed(reports)
         or (_wrong_means(given, reports, book) if asked else None)
         or advice.noted(case, reports)
+        or advice.sent(case, book)
         or (_too_much(case, given, reports, book, asked, advice) if case.look else None)
     )
 
