@@ -116,6 +116,8 @@ HANGS["09.3", "values"] = {
     "rank 0 waits in isend to 1": {
         "            receiving = comm.irecv(into, (rank - 1) % p)\n": "",
         WAITS: "            comm.recv(into, (rank - 1) % p)\n",
+    },
+}
 
 
 # 09.7 ------------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 
 # %% nbgrader={"grade": false, "grade_id": "09-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 text = given("09.1", GRADE_SEED)
-print(f"S = {text.S:,} positions of one text on p = {text.p} ranks")
+print(f"S = {text.S:,} positions of one sequence on p = {text.p} ranks")
 print(f"A = {text.A} query heads and K = {text.K} kv heads, of D = {text.D} numbers each")
 print(f"a second model is alike, but has only {text.few} kv heads")
 
@@ -140,9 +140,9 @@ check("09.2", merge)
 # %% [markdown]
 # ## 09.3
 #
-# *Write · hard · core · 40 minutes.* **You learn** to attend to a text that no rank ever has.
+# *Write · hard · core · 40 minutes.* **You learn** to attend to a sequence that no rank ever has.
 #
-# Each rank has some positions of a text: their queries, keys and values. Queries stay where they are, and keys and values go round a ring. In each
+# Each rank has some positions of a sequence: their queries, keys and values. Queries stay where they are, and keys and values go round a ring. In each
 # step a rank computes with the block that is there, and then passes it on to the next rank. With four ranks, rank 2 computes in turn
 # with the keys of ranks 2, 1, 0 and 3:
 #
@@ -176,7 +176,11 @@ def ring_attention(q, k, v, positions):
     rank, p = dist.get_rank(), dist.get_world_size()
     mine = torch.tensor(positions[rank]).unsqueeze(-1)
     both = torch.stack([k, v])
-    largest, total, out = torch.full_like(q[..., 0], -torch.inf), torch.zeros_like(q[..., 0]), torch.zeros_like(q)
+    largest, total, out = (
+        torch.full_like(q[..., 0], -torch.inf),
+        torch.zeros_like(q[..., 0]),
+        torch.zeros_like(q),
+    )
     for step in range(p):
         source = (rank - step) % p
         if step > 0:
