@@ -76,7 +76,7 @@ _RULED_OUT: Mapping[Any, str] = {
 }
 
 
-class _Report(NamedTuple):
+class _LadderSays(NamedTuple):
     """One rank: the diagnosis, or its steps."""
 
     diagnosis: Any
@@ -179,18 +179,18 @@ def _warm_up() -> None:
     import_optimizers()
 
 
-def _attempt(answer: Callable[..., Any], given: Given) -> _Report:
+def _attempt(answer: Callable[..., Any], given: Given) -> _LadderSays:
     """Runs on a rank: `answer` is a class of trainers; beside it one device trains on the same batches."""
     case, model = given.case, _model(given.case, given.seed)
     config = TrainConfig(learning_rate=RATE)
     alone = Trainer(copy.deepcopy(model), config, apply=(balanced(_FACTOR),))
     trainer = answer(model, config, case.dp, case.ep)
     if case.diagnosis:
-        return _Report(trainer.diagnosis())
-    return _Report(None, [step_beside(trainer, alone, batch) for batch in given.batches])
+        return _LadderSays(trainer.diagnosis())
+    return _LadderSays(None, [step_beside(trainer, alone, batch) for batch in given.batches])
 
 
-def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+def _wrong(given: Given, reports: Sequence[_LadderSays], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     return first_wrong([report.steps for report in reports], ())
 
 

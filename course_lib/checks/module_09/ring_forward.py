@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_lib.checks.kit.parts import Advice, Parts, parts_exercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_09.ring import DIM, Text, passed_on, seen, whole_attention, wrong_hops
+from course_lib.checks.module_09.on_a_ring import DIM, Text, passed_on, seen, whole_attention, wrong_hops
 from course_lib.comm.ledger import Ledger
 
 _Positions = Sequence[Sequence[int]]
