@@ -699,7 +699,7 @@ check("02.11", script)
 # %% [markdown]
 # **Target:** a table and a line that follow from your own times, and so many all-reduces of each size as the task says and of no other size.
 # Tensors of up to sixteen float64 numbers are free. The check does not judge how fast you are, but it notes when each all-reduce begins and when
-# your wait for it comes back. Each of your times holds this stretch, and at least one of them is no more than 0.2 ms longer.
+# your wait for it comes back. Each of your times holds this stretch, and at least one of them is no more than 0.2 ms <!-- =1e3 * checks.module_02.on_the_clock.ALLOWED_S --> longer.
 #
 # To start it yourself, run `save_script("02.12", bandwidth_test)`. It writes your script and a `task.pt` into a folder, and tells you the line
 # for a terminal.

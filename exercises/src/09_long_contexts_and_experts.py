@@ -102,9 +102,9 @@ check("09.1", sent, seed=GRADE_SEED)
 # row, two in each block, and next to each score the value of its key:
 #
 # ```text
-#           scores    values       max   sum                     out
-# block 1    1   0    10   20       1    1 + exp(-1) = 1.37      1 · 10 + exp(-1) · 20 = 17.4
-# block 2    3   1    30   40       3    1 + exp(-2) = 1.14      1 · 30 + exp(-2) · 40 = 35.4
+#          scores  values    max  sum                 out
+# block 1   1   0  10   20    1   1 + exp(-1) = 1.37  1 · 10 + exp(-1) · 20 = 17.4
+# block 2   3   1  30   40    3   1 + exp(-2) = 1.14  1 · 30 + exp(-2) · 40 = 35.4
 # ```
 #
 # `sum` adds up exp(score - max), and `out` adds up exp(score - max) times the value. Attention to block 1 alone would be out / sum = 12.7.

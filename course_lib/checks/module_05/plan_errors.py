@@ -18,7 +18,7 @@ PLAN_ERRORS = {
     "it, under the name that named_modules() has?",
     f"aten.mul.Tensor{_MIXED}": "a plain tensor, a norm's weight perhaps, is multiplied by a DTensor: which style "
     "hands that on?",
-    f"aten.add.Tensor{_MIXED}": "a DTensor is added to a plain tensor: which style hands it on?",
+    f"aten.add.Tensor{_MIXED}": "a DTensor is added to a plain tensor: which style passes a DTensor on?",
     "mat1 and mat2 shapes cannot be multiplied": "are the outputs of the layer before cut, and has this one its whole "
     "weight? After a ColwiseParallel comes a layer that is cut by its inputs",
     "must have same reduction dim": "a RowwiseParallel layer takes what it reads for a part, unless input_layouts says "

@@ -104,7 +104,7 @@ _SENT = NumberExercise(
             Ask("kv_bytes", "bytes", lambda g: g.kv, {
                 "half of it: keys without values, or numbers, where one of bf16 has two bytes": lambda g: g.kv / 2,
                 "with the query heads? Keys and values have K": lambda g: g.kv * g.A / g.K,
-                "that is one rank's part. The whole text is asked": lambda g: g.kv / g.p,
+                "that is one rank's part. The whole sequence is asked": lambda g: g.kv / g.p,
                 "four bytes each? bf16 has two": lambda g: 2 * g.kv,
             }, collective=False),
             Ask("ring_forward", "bytes", lambda g: g.hops, {

@@ -193,7 +193,6 @@ _MERGED = asked_exercise(
     levels={
         "plain": Level(
             points=2,
-            again=True,
             cases=(
                 Rows(text="scores alike in both blocks"),
                 Rows(text="a batch of 2 and 3 heads", shape=(2, 3, 5)),

@@ -44,7 +44,7 @@ class Text:
         return [cut.positions(rank) for rank in range(p)]
 
     def drawn(self, seed: int) -> list[Tensor]:
-        """q, k, v and the gradient of the output, of the whole text; some scores are large."""
+        """q, k, v and the gradient of the output, of the whole sequence; some scores are large."""
         source = generator(seed, self.world_size, self.length, len(self.order))
         q, k, v, gradient = torch.randn(4, _HEADS, self.length, DIM, generator=source)
         return [2 * q, 2 * k, v, gradient]

@@ -157,13 +157,12 @@ _FORWARD = parts_exercise(
     levels={
         "values": Level(
             points=3,
-            again=True,
             cases=(
                 Text(world_size=4, length=16, order="zigzag"),
                 Text(world_size=3, length=12, order="contiguous"),
                 Text(world_size=2, length=8, order="striped"),
             ),
-            praise="attention to the whole text, though no rank has ever had more than two blocks of keys",
+            praise="attention to the whole sequence, though no rank has ever had more than two blocks of keys",
         ),
         "uneven": Level(
             points=2,
