@@ -146,7 +146,6 @@ _ALL_REDUCE = write_exercise(
         ),
         "any-shape": Level(
             points=1,
-            again=True,
             cases=(),
             drawn=_shapes,
             praise="and for shapes that nobody has told you",

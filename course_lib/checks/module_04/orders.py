@@ -145,7 +145,6 @@ _GPIPE = ProbeExercise(
         ),
         "any-size": Level(
             points=1,
-            again=True,
             cases=(),
             drawn=_other_sizes,
             praise="and for numbers of ranks and micro-batches that nobody has told you",
