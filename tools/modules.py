@@ -17,7 +17,7 @@ SHARED = "shared"
 MODULES = tuple(sorted(path.name[:2] for path in (ROOT / "notebooks/src").glob("[0-9][0-9]_*.py")))
 FILES = {  # module: patterns of test files' names, without "test_" and ".py"; the first that fits decides
     "09": (
-        "context",
+        "context*",
         "experts",
         "museum_experts",
         "museum_context",

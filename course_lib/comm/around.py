@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.comm import call as calls
-from course_lib.comm import clock
+from course_lib.comm.opening import next_call
 from course_lib.comm.p2p import Port, Work
 from course_lib.comm.switches import active
 
@@ -17,9 +16,7 @@ def pass_on(x: Tensor, into: Tensor, *, operation: str, group: ProcessGroup | No
     Both are contiguous; `into` has the size of what the rank before sends. In the ledger the hop is an `operation` of
     algorithm "ring". Cost: the bytes of `x`, one step.
     """
-    members = calls.resolve(group, operation)
-    call = calls.next_number(members)
-    clock.finish_background()
+    members, call = next_call(operation, group)
     port = Port(members, operation=operation, algorithm="ring", call=call)
     after, before = (port.rank + 1) % port.size, (port.rank - 1) % port.size
     if active.guard and x.numel() and into.numel():

@@ -49,11 +49,8 @@ def agree(mine: Descriptor, problem: str, group: ProcessGroup) -> None:
 
     Cost: one native all-gather of 10 numbers; one more exchange of objects only if something is wrong.
     """
-    numbers = torch.tensor([*map(_code, vars(mine).values()), int(bool(problem))], device=words_device_of(group))
-    table = [torch.empty_like(numbers) for _ in range(group.size())]
-    backend: Any = group._get_backend(numbers.device)
-    backend.allgather([table], [numbers]).wait()  # so small a message would cost as much again by way of `dist`
-    if bool((torch.stack(table) == numbers).all()) and not problem:
+    table = _rows_of_all([*map(_code, vars(mine).values()), int(bool(problem))], group)
+    if bool((table == table[group.rank()]).all()) and not problem:
         return
     everyone: list[tuple[Descriptor, str]] = [(mine, problem)] * group.size()
     dist.all_gather_object(everyone, (mine, problem), group=group)
@@ -71,14 +68,14 @@ def agree_pairwise(
 
     Cost: one native all-gather of 2 p + 2 numbers.
     """
-    dtype = str(outgoing[0].dtype)
-    mine = [x.numel() for x in (*outgoing, *incoming)]
-    numbers = torch.tensor([*mine, _code(dtype), call], device=words_device_of(group))
-    table = [torch.empty_like(numbers) for _ in range(group.size())]
-    backend: Any = group._get_backend(numbers.device)
-    backend.allgather([table], [numbers]).wait()
-    rows, p = torch.stack(table).tolist(), group.size()
-    names = dist.get_process_group_ranks(group)
+    p, names = group.size(), dist.get_process_group_ranks(group)
+    complete = len(outgoing) == len(incoming) == p
+    sizes = [x.numel() for x in (*outgoing, *incoming)] if complete else [-1] * (2 * p)
+    dtype = str(outgoing[0].dtype) if outgoing else ""
+    rows = _rows_of_all([*sizes, _code(dtype), call], group).tolist()
+    if short := [name for name, row in zip(names, rows, strict=True) if row[0] < 0]:
+        values, rule = f"{_ranks(short)} with other than {p} parts or shapes", "there is one for each rank of the group"
+        raise ValueError(four_parts(operation, values, rule, "give an empty one where nothing is to be sent"))
     for sender, receiver in ((a, b) for a in range(p) for b in range(p)):
         sent, room = rows[sender][receiver], rows[receiver][p + sender]
         if sent != room:
@@ -90,6 +87,15 @@ def agree_pairwise(
         if len({row[place] for row in rows}) > 1:
             values, rule = f"{field}s differ between ranks", f"all ranks must call with the same {field}"
             raise ValueError(four_parts(operation, values, rule, _WAY_OUT[field]))
+
+
+def _rows_of_all(mine: Sequence[int], group: ProcessGroup) -> Tensor:
+    """A few numbers of every rank, in their order. Shapes: -> (p, numbers)."""
+    numbers = torch.tensor(mine, device=words_device_of(group))
+    table = [torch.empty_like(numbers) for _ in range(group.size())]
+    backend: Any = group._get_backend(numbers.device)
+    backend.allgather([table], [numbers]).wait()  # so small a message would cost as much again by way of `dist`
+    return torch.stack(table)
 
 
 def _mismatch(descriptors: dict[int, Descriptor]) -> str:

@@ -49,10 +49,7 @@ def open_call(
     `length` is given where `x` is one shard of a whole of that many rows.
     Raises: ValueError, the same on every rank if the guard is on.
     """
-    members = calls.resolve(group, operation)
-    call = calls.next_number(members)
-    if not background:
-        clock.finish_background()
+    members, call = next_call(operation, group, background=background)
     problem = (
         _problem_of_kind(operation, x, members)
         or _problem_of_names(operation, algorithm, members, root)
@@ -77,6 +74,15 @@ def open_call(
     elif problem:
         raise ValueError(problem)
     return Port(members, operation=operation, algorithm=algorithm, call=call)
+
+
+def next_call(operation: str, group: ProcessGroup | None, *, background: bool = False) -> tuple[ProcessGroup, int]:
+    """The group that is meant, and the new call's number in it."""
+    members = calls.resolve(group, operation)
+    number = calls.next_number(members)
+    if not background:
+        clock.finish_background()
+    return members, number
 
 
 def _rows(x: Tensor | None) -> int:

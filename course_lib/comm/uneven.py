@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.comm import call as calls
-from course_lib.comm import clock, guard, pairwise
+from course_lib.comm import guard, pairwise
+from course_lib.comm.opening import next_call
 from course_lib.comm.p2p import Port
 from course_lib.comm.switches import active
 
@@ -20,11 +20,10 @@ def all_to_all_uneven(
 
     Both ends know the size of every message: where it follows from the data, ranks send each other counts first.
     Not differentiable. Cost: the bytes of all but this rank's own part, p - 1 steps; what is empty is no message.
-    Raises: ValueError, the same on all ranks, if one expects another size or dtype than the other sends.
+    Raises: ValueError, the same on all ranks, if one has not a part for each, or expects another size or dtype than the
+        other sends.
     """
-    members = calls.resolve(group, "all_to_all_uneven")
-    call = calls.next_number(members)
-    clock.finish_background()
+    members, call = next_call("all_to_all_uneven", group)
     incoming = [outgoing[0].new_empty(*shape) for shape in shapes]
     if active.guard:
         guard.agree_pairwise("all_to_all_uneven", outgoing, incoming, call, members)

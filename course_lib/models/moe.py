@@ -77,7 +77,6 @@ class MixtureOfExperts(nn.Module):
         if config.shared_ffn_size:
             self.shared = GatedFeedForward(replace(_dense(config), ffn_size=config.shared_ffn_size))
         self.balance: Tensor | None = None  # of the last forward, for `balanced`
-        self.load: Tensor | None = None  # (E,) how many tokens chose each expert in it
         self.over_sequence: Callable[[Tensor], Tensor] = lambda counts: counts  # for who cuts sequences
 
     def forward(self, x: Tensor) -> Tensor:
@@ -114,7 +113,6 @@ class MixtureOfExperts(nn.Module):
         """
         E = self.experts.n_experts
         chose = F.one_hot(chosen, E).sum((1, 2))  # (B, E)
-        self.load = chose.sum(0)
         # Where ranks share a sequence, each has terms of P for its positions. Of f everyone needs the whole.
         chose = self.over_sequence(chose)
         fraction = chose / chose.sum(1, keepdim=True)

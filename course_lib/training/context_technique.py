@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from course_lib import comm
 from course_lib.comm.call import device_of
+from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder, Mix, rotary_angles
 from course_lib.models.moe import mixtures_of
@@ -60,7 +61,7 @@ def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_p
             query_rows = model.layers[0].get_submodule("attention.q_proj").get_parameter("weight").shape[0]
             check_heads(query_rows // model.config.head_size, shared.size)
         _share_counts(model, shared)
-        _share_sequences(setup.engine.ends, shared, model.config.check_sequence)
+        _share_sequences(setup.engine.ends, shared, model.config)
         _place(model, shared)
 
         def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -73,12 +74,12 @@ def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_p
     return apply
 
 
-def _share_sequences(ends: Ends, shared: SharedSequence, check_sequence: Any) -> None:
+def _share_sequences(ends: Ends, shared: SharedSequence, config: ModelConfig) -> None:
     """Let each rank work on its positions of inputs and targets; put outputs and losses together for who asks."""
     before = ends.whole
 
     def mine(x: Tensor) -> Tensor:
-        check_sequence(x.shape[1])
+        config.check_sequence(x.shape[1])
         shared.told(x.shape[1])
         return x[:, shared.positions(x.device)].contiguous()
 

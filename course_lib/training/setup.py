@@ -65,9 +65,9 @@ class Setup:
             # Before, they were to be added up after backward, for themselves.
             if place.partial & set(axes):
                 local.layout.write(name, partial=place.partial - set(axes))
-        return self.joined(axes)
+        return self.group_along(axes)
 
-    def joined(self, axes: list[str]) -> ProcessGroup:
+    def group_along(self, axes: list[str]) -> ProcessGroup:
         """The ranks along some axes of the mesh."""
         assert self.local.mesh is not None  # `begin` has seen it
         return self.local.group(axes[0]) if len(axes) == 1 else joined(self.local.mesh, axes)

@@ -256,7 +256,7 @@ def _with_experts(setup: Setup, sharing: Sharing) -> Sharing:
     experts = _experts_of(setup.local.layout)
     if not experts:
         return sharing
-    shards = setup.joined(setup.data_axes(experts=False))
+    shards = setup.group_along(setup.data_axes(experts=False))
     return replace(sharing, apart=Apart(experts, shards), divisor=sharing.everyone.size())
 
 
@@ -264,14 +264,13 @@ def _cut_stages(setup: Setup, engine: PipelineEngine, sharing: Sharing, policy: 
     """Write the table for all stages, then cut this rank's; the trainer's parameters are its pieces."""
     local, rows = setup.local, dict[str, dict[str, nn.Parameter]]()
     write_rows(local.layout, setup.skeleton, policy, parts=sharing.shards.size(), resident=True)
+    experts = _experts_of(local.layout)
     for name, parameter in local.parameters.items():
         flat = local.layout.places[name].flat
-        if flat is not None:
-            rows.setdefault(flat.row, {})[name] = parameter
-        elif name in _experts_of(
-            local.layout
-        ):  # nobody else has it: nothing to add up, but the divisor is as elsewhere
-            rows[name] = {name: parameter}
+        # An expert that no other rank has is in no row of the table, but its gradient is divided as every other one.
+        if flat is not None or name in experts:
+            row = name if flat is None else flat.row
+            rows.setdefault(row, {})[name] = parameter
     shared = StageRows(engine.pipeline, [*rows.values()], _with_experts(setup, sharing))
     local.parameters |= shared.pieces
     engine.reducer, engine.pipeline.stage_complete = shared, shared.mark_stage_ready

@@ -36,7 +36,7 @@ def torch_replicate(**options: Any) -> Technique:
     def apply(setup: Setup) -> None:
         setup.begin("replicate", "dp")
         setup.refuse_after("torch_replicate", ("context", "experts"), "replicate()")
-        setup.local.layout.averaged.add("dp")
+        setup.take_over(experts=False)
         if any(own_part(p) is not p for p in setup.local.parameters.values()):
             _replicate_parts(setup)
             return

@@ -91,15 +91,13 @@ class Trainer:
     @torch.no_grad()
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for the whole batch, on every rank."""
-        local, lengths, mine = self.local, [], inputs
-        for axis in local.layout.row_axes:
-            lengths.append(len(mine))
-            mine = mine.tensor_split(local.size(axis))[local.rank(axis)]
+        *larger, mine = self._shared(inputs)
         self._check_shares(inputs=mine)
         output = self.engine.output(mine)
-        for axis, length in zip(reversed(local.layout.row_axes), reversed(lengths), strict=True):
-            if local.size(axis) > 1:
-                output = comm.all_gather(output.contiguous(), length=length, group=local.group(axis))
+        for axis, before in zip(reversed(self.local.layout.row_axes), reversed(larger), strict=True):
+            if self.local.size(axis) > 1:
+                group = self.local.group(axis)
+                output = comm.all_gather(output.contiguous(), length=len(before), group=group)
         return output
 
     def compute_gradients(self, batch: Batch) -> float:
@@ -113,9 +111,7 @@ class Trainer:
             loss that is not finite, which leaves no gradients behind.
         """
         local = self.local
-        mine = batch
-        for axis in local.layout.row_axes:
-            mine = share(mine, local.rank(axis), local.size(axis))
+        mine = self._shared(batch[0])[-1], self._shared(batch[1])[-1]
         inputs, targets = mine
         self._check_shares(inputs=inputs, targets=targets)
         # Of each share of the batch, its rows and how many of its targets count.
@@ -295,6 +291,13 @@ class Trainer:
         for name, first in layout.first_name.items():
             shapes[name] = shapes[first]
         return shapes
+
+    def _shared(self, x: Tensor) -> list[Tensor]:
+        """A batch's rows, and what each axis that shares them leaves this rank; the last is its share."""
+        found = [x]
+        for axis in self.local.layout.row_axes:
+            found.append(found[-1].tensor_split(self.local.size(axis))[self.local.rank(axis)])
+        return found
 
     def _check_shares(self, **tensors: Tensor) -> None:
         """In teaching mode let ranks that work on one share compare what they were given: sums hide a difference."""

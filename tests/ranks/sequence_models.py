@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from math import prod
 
 import torch
+from ladder_models import STEPS
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
-from course_lib.models.moe import MoEDecoder
-from course_lib.parallel.table.mesh import make_mesh
+from course_lib.models.moe import MoEDecoder, mixtures_of
+from course_lib.parallel.table.mesh import AXES, make_mesh
 from course_lib.schedules import make_schedule
 from course_lib.training.balance import balanced
 from course_lib.training.batches import Batches
@@ -20,6 +23,7 @@ from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, assert_parallel_equals
 
 VOCABULARY = 16
 TEXT = bytes(torch.randint(VOCABULARY, (4096,), generator=torch.Generator().manual_seed(0)).tolist())
@@ -49,6 +53,7 @@ SHAPES = {
         dense_layers=1,
         dense_ffn_size=20,
     ),
+    "sixteen experts": replace(LLAMA, name="16 experts", n_experts=16, experts_per_token=1, ffn_size=4),
     "top-1": replace(LLAMA, name="top-1", n_experts=4, experts_per_token=1, ffn_size=8),
 }
 DATA = {
@@ -59,24 +64,21 @@ DATA = {
 }
 
 
-def model_of(shape, *, capacity=None):
+def model_of(shape, *, capacity=None, recomputed=False, one_choice=False):
+    """With `recomputed` layers are computed again in backward; with `one_choice` all tokens choose the same experts."""
     config = SHAPES[shape]
-    return MoEDecoder(config, capacity) if config.n_experts > 1 else Decoder(config)
-
-
-def recompute(model):
-    """Let every layer be computed again in backward, under the model's own names."""
-    for layer in model.layers:
-        plain = layer.forward
+    model = MoEDecoder(config, capacity) if config.n_experts > 1 else Decoder(config)
+    for layer in model.layers if recomputed else ():
+        plain = layer.forward  # under the model's own names
         layer.forward = lambda x, angles, plain=plain: checkpoint(plain, x, angles, use_reentrant=False)
+    for mixture in mixtures_of(model) if one_choice else ():
+        mixture.router.requires_grad_(False).weight.data.zero_()
     return model
 
 
-def alone(config, *, shape="llama", capacity=None, balance=0.0, recomputed=False, **_):
+def alone(config, *, shape="llama", balance=0.0, **kind):
     """One device."""
-    model = model_of(shape, capacity=capacity)
-    apply = (balanced(balance),) if balance else ()
-    return Trainer(recompute(model) if recomputed else model, config, apply=apply)
+    return Trainer(model_of(shape, **kind), config, apply=(balanced(balance),) if balance else ())
 
 
 def spread(
@@ -90,13 +92,12 @@ def spread(
     cut_inner=False,
     sequence_parallel=None,
     schedule=None,
-    capacity=None,
     balance=0.0,
-    recomputed=False,
-    **degrees,
+    **kind_and_degrees,
 ):
-    """The same on a mesh of these degrees."""
-    model = model_of(shape, capacity=capacity)
+    """The same on a mesh."""
+    degrees = {axis: kind_and_degrees.pop(axis) for axis in AXES if axis in kind_and_degrees}
+    model = model_of(shape, **kind_and_degrees)
     apply = []
     if degrees.get("tp", 1) > 1:
         apply.append(tensor(sequence_parallel=sequence_parallel))
@@ -110,12 +111,25 @@ def spread(
         apply.append(stages(make_schedule(schedule, degrees["pp"], 3)))
     if data is not None:
         apply.append(DATA[data]())
-    return Trainer(recompute(model) if recomputed else model, config, mesh=make_mesh(**degrees), apply=apply)
+    return Trainer(model, config, mesh=make_mesh(**degrees), apply=apply)
 
 
 def batches(sequence=13, rows=8):
     """Thirteen positions divide by nothing, and sequences of a batch end at different places."""
     return Batches(text=TEXT, batch_size=rows, sequence=sequence, ragged=True)
+
+
+def climbs(*, accumulation=1, data_of=None, **case):
+    """The whole ladder, from outputs to a checkpoint, for a case and its degrees."""
+    degrees = [case[axis] for axis in AXES if axis in case]
+    shared = {name: case[name] for name in ("shape", "recomputed", "balance", "capacity", "one_choice") if name in case}
+
+    def make(build, options, config):
+        return build(replace(config, accumulation=accumulation), **options)
+
+    one, many = partial(make, alone, shared), partial(make, spread, case)
+    report = assert_parallel_equals(one, many, data_of or batches(), world_size=prod(degrees), steps=STEPS)
+    assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
 
 
 def said(work):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from math import prod
 
 import pytest
 import torch
-from ladder_models import STEPS
-from sequence_models import DATA, alone, batches, model_of, said, spread, train
+from sequence_models import DATA, batches, climbs, model_of, said, train
 
 from course_lib.config import TrainConfig
 from course_lib.parallel.table.mesh import make_mesh
@@ -20,22 +17,8 @@ from course_lib.training.techniques import replicate
 from course_lib.training.torch_sharding import torch_fully_shard
 from course_lib.training.torch_techniques import torch_replicate
 from course_lib.training.trainer import Trainer
-from course_lib.verify import RUNGS, assert_parallel_equals
 
 METHODS = ("all_gather", "ring", "ulysses")
-
-
-def climbs(*, accumulation=1, data_of=None, **case):
-    """The whole ladder, from outputs to a checkpoint, for a case and its degrees."""
-    degrees = [case[axis] for axis in ("pp", "dp", "ep", "cp", "tp") if axis in case]
-    shared = {name: case[name] for name in ("shape", "recomputed") if name in case}
-
-    def make(build, options, config):
-        return build(replace(config, accumulation=accumulation), **options)
-
-    one, many = partial(make, alone, shared), partial(make, spread, case)
-    report = assert_parallel_equals(one, many, data_of or batches(), world_size=prod(degrees), steps=STEPS)
-    assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
 
 
 @pytest.mark.parametrize("cp", [2, 3, 4])

@@ -27,7 +27,6 @@ class Spread:
     def __init__(self, group: ProcessGroup, n_experts: int) -> None:
         self.group = group
         self.experts = split_sizes(n_experts, group.size())  # how many each rank has
-        self.arrived = 0  # rows that came here in the last call, for a picture
 
     def dispatch(self, rows: Tensor, counts: Tensor, computed: Computed) -> Tensor:
         """Let every row be computed where its expert is, and bring the results back in the same order.
@@ -42,7 +41,6 @@ class Spread:
         table = torch.stack(received)  # (p, E/p): from each rank, for each expert
         leaving = [int(of_rank.sum()) for of_rank in of_ranks]
         coming = table.sum(1).tolist()
-        self.arrived = sum(coming)
         arrived = self._exchange(rows, leaving, coming)
         # They lie by rank, and in each rank's part by expert. An expert wants all of its rows together.
         of_expert = torch.arange(here, device=rows.device).repeat(len(coming)).repeat_interleave(table.flatten())
