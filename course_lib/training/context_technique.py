@@ -5,7 +5,7 @@ trainer = Trainer(model, config, mesh=make_mesh(cp=4), apply=(context("ring"), r
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from course_lib import comm
 from course_lib.comm.call import device_of
 from course_lib.config import ModelConfig
+from course_lib.costs.comm.context import ContextMethod
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder, Mix, rotary_angles
 from course_lib.models.moe import mixtures_of
@@ -27,11 +28,12 @@ from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
 
 AXIS = "cp"
-Method = Literal["all_gather", "ring", "ulysses"]
 _ATTENTION = {"all_gather": gathered_attention, "ring": ring_attention, "ulysses": ulysses_attention}
 
 
-def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_per_pair: float = 0.0) -> Technique:
+def context(
+    method: ContextMethod = "all_gather", *, order: Order = "zigzag", seconds_per_pair: float = 0.0
+) -> Technique:
     """Each rank along "cp" has some positions of every sequence, and the same weights as the others.
 
     All but attention works on each position for itself. In attention queries meet the keys of other ranks by `method`:
@@ -43,7 +45,7 @@ def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_p
     Raises: ValueError for an unknown method or order, for another model than a `Decoder`, for more ranks than heads
         with "ulysses", and, when it comes, for a sequence with fewer positions than ranks.
     """
-    for name, value, choices in (("method", method, get_args(Method)), ("order", order, get_args(Order))):
+    for name, value, choices in (("method", method, get_args(ContextMethod)), ("order", order, get_args(Order))):
         if value not in choices:
             rule, way_out = f"not a known {name}", f"choose from {', '.join(choices)}"
             raise ValueError(four_parts("context", f"{name}={value!r}", rule, way_out))
