@@ -24,7 +24,7 @@ def check(values: Mapping[str, Any], model: ModelConfig) -> None:
     if model.n_experts == 1:
         for name, value, usual in (("ep", ep, 1), ("balance", balance, 0), ("capacity", capacity, None)):
             if value != usual:
-                way_out = f"leave {name} out, or give model.n_experts and model.experts_per_token"
+                way_out = f"leave {name} out, or choose model=tiny_mixtral"
                 refuse(COMMAND, f"{name}={value} with {model.name}", "a layer of it has one block", way_out)
         return
     if ep > model.n_experts:

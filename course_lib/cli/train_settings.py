@@ -7,10 +7,9 @@ from typing import get_args
 from course_lib import presets
 from course_lib.cli.settings import Group, Setting
 from course_lib.config.training import Optimizer
-from course_lib.costs.comm.context import ContextMethod
 from course_lib.costs.comm.tensor import SequenceParallel
 from course_lib.schedules import SCHEDULES
-from course_lib.sequence_cut import Order
+from course_lib.sequence_cut import ContextMethod, Order
 
 MODELS = (*presets.names("tiny"), *presets.names("model"))
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from course_lib import comm
 from course_lib.comm.call import device_of
 from course_lib.config import ModelConfig
-from course_lib.costs.comm.context import ContextMethod
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder, Mix, rotary_angles
 from course_lib.models.moe import mixtures_of
@@ -23,7 +22,7 @@ from course_lib.parallel.sequence.ring_attention import ring_attention
 from course_lib.parallel.sequence.shared import SharedSequence
 from course_lib.parallel.sequence.ulysses import check_heads, ulysses_attention
 from course_lib.parallel.tensors.conjugate import Operators
-from course_lib.sequence_cut import Order
+from course_lib.sequence_cut import ContextMethod, Order
 from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
 

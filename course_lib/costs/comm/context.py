@@ -31,7 +31,6 @@ from course_lib.errors import four_parts
 from course_lib.sequence_cut import SequenceCut
 from course_lib.split import split_sizes
 
-ContextMethod = Literal["all_gather", "ring", "ulysses"]
 Pass = Literal["forward", "backward"]
 
 

@@ -8,7 +8,6 @@ from functools import cache
 
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece
-from course_lib.costs.comm.context import ContextMethod
 from course_lib.costs.model.activations import (
     HALF,
     Recompute,
@@ -29,6 +28,7 @@ from course_lib.costs.sweep.assembly import CATEGORIES, GpuMemory, Pieces, Sprea
 from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
+from course_lib.sequence_cut import ContextMethod
 
 _MASKS = 2  # bytes of dropout's masks for each number of the stream
 

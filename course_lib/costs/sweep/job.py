@@ -8,12 +8,12 @@ from typing import Any, Literal, get_args
 
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
-from course_lib.costs.comm.context import ContextMethod
 from course_lib.costs.model.activations import HALF
 from course_lib.costs.model.conventions import Convention, find_convention, with_optimizer
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec, load_cluster
+from course_lib.sequence_cut import ContextMethod
 
 _Again = Literal["none", "attention", "operators", "half", "full"]
 _Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
