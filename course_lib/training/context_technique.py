@@ -61,6 +61,7 @@ def context(
         if method == "ulysses":
             query_rows = model.layers[0].get_submodule("attention.q_proj").get_parameter("weight").shape[0]
             check_heads(query_rows // model.config.head_size, shared.size)
+        local.layout.sequence_order = order
         _share_counts(model, shared)
         _share_sequences(setup.engine.ends, shared, model.config)
         _place(model, shared)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from sequence_models import alone as one_device
+from sequence_models import batches, spread
 from test_train_command import weights
 from test_train_resume import losses, run, run_stopped
 
 from course_lib.cli import train_run
+from course_lib.verify.outputs import compare_outputs
 
 TEXT = bytes(range(32, 127)) * 20
 ASKED = ["dtype=float64", "model=tiny_mixtral", "batch=4", "sequence=18", "optimizer=adamw", "max_norm=1.0"]
@@ -60,3 +65,27 @@ def test_the_balance_loss_is_the_same_on_every_layout(tmp_path):
     assert run(*asked, f"out={tmp_path}/whole") == 0
     assert run(*asked, "dp=2", "ep=2", "cp=2", f"out={tmp_path}/shared") == 0
     assert losses(tmp_path / "shared") == pytest.approx(losses(tmp_path / "whole"), rel=1e-11)
+
+
+@pytest.mark.parametrize("order", ["zigzag", "contiguous"])
+def test_every_module_gives_what_one_device_s_gives(order):
+    of_experts = {"shape": "deepseek"}
+    many = partial(spread, shape="deepseek", method="ring", order=order, spread_experts=True, data="ddp", cp=2, ep=2)
+    made = compare_outputs(partial(one_device, **of_experts), many, batches(rows=8).batch(0), world_size=4)
+    found = {one.name: one for one in made}
+    assert max(one.deviation for one in found.values()) <= 1e-11
+    assert {found[name].part for name in ("embedding", "layers.1.ffn", "head")} == {"positions"}
+    assert "layers.1.ffn.router" not in found  # its tokens are in no sequence
+
+
+def test_the_first_module_whose_positions_are_wrong_is_named():
+    many = partial(rolled, method="all_gather", cp=2)
+    made = compare_outputs(one_device, many, batches(rows=2).batch(0), world_size=2)
+    assert next(one.name for one in made if one.deviation > 1e-11) == "layers.1.ffn_norm"
+
+
+def rolled(config, **case):
+    """A bug: a block reads other positions than its own."""
+    trainer = spread(config, **case)
+    trainer.model.get_submodule("layers.1.ffn_norm").register_forward_hook(lambda module, _, y: y.roll(1, 1))
+    return trainer
