@@ -43,11 +43,13 @@ def check(values: Mapping[str, Any], model: ModelConfig) -> None:
         refuse(COMMAND, f"balance={balance}" + f" with pp={values['pp']}" * (balance > 0), rule, way_out)
 
 
-def techniques(values: Mapping[str, Any], model: ModelConfig) -> list[Technique]:
+def techniques(values: Mapping[str, Any], model: ModelConfig, *, own: bool = True) -> list[Technique]:
     """What spreads experts over ranks, and what keeps them equally busy.
 
     Ranks along tp share each expert's inner features, as they share a plain block's: that is the same technique.
+    A model of transformers, which is not our `own`, has gate and values in one matrix, and keeps it whole along tp.
     """
-    spread = model.n_experts > 1 and values["ep"] * values["tp"] > 1
+    cut_inner = own and values["tp"] > 1
+    spread = model.n_experts > 1 and (values["ep"] > 1 or cut_inner)
     balancing = [balanced(float(values["balance"]))] if values["balance"] else []
-    return [*([experts(cut_inner=values["tp"] > 1)] if spread else []), *balancing]
+    return [*([experts(cut_inner=cut_inner)] if spread else []), *balancing]

@@ -23,6 +23,7 @@ from course_lib.cli.train_metrics import Metrics
 from course_lib.cli.train_settings import ACTIVATIONS, CONTEXT, EXPERTS, SHARDING
 from course_lib.costs.model.parameters import expert_parameters, model_parameters
 from course_lib.errors import four_parts
+from course_lib.models.registered import check_attention, check_experts
 from course_lib.parallel.pipelines.stages import layers_of
 from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.mesh import make_mesh
@@ -109,6 +110,10 @@ def check_shape(run: TrainRun) -> None:
         _check_parts(run, model)
     if run.values["context"] == "ulysses":
         _check_heads(run)
+    if run.folder is not None and run.parallel.cp > 1:
+        check_attention(model)
+    if run.folder is not None and run.parallel.ep > 1:
+        check_experts(model)
 
 
 def check_weights(run: TrainRun) -> None:
@@ -175,13 +180,18 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
         train_model.recompute(run, model)
     if run.ranks == 1:
         with device:  # where a model that is on meta gets its memory
-            return Trainer(model, run.config, apply=train_experts.techniques(run.values, run.model), init=init)
+            return Trainer(
+                model,
+                run.config,
+                apply=train_experts.techniques(run.values, run.model, own=run.folder is None),
+                init=init,
+            )
     parallel = run.parallel  # which counts the ranks along ep in dp; in the mesh they are an axis beside it
     mesh = make_mesh(pp=parallel.pp, dp=parallel.dp // parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
     form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
     apply = [_TENSOR[run.engine](**form)] if parallel.tp > 1 else []
     apply += train_context.techniques(run.values)
-    apply += train_experts.techniques(run.values, run.model)
+    apply += train_experts.techniques(run.values, run.model, own=run.folder is None)
     apply += [stages(run.schedule)] if run.schedule is not None else []
     if parallel.zero_stage:
         apply += [train_sharding.technique(run.values)]

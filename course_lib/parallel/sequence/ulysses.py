@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib import comm
@@ -42,7 +43,11 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, shared: SharedSequence) -
     reads = [head // group - first for head in mine]  # the head of keys here, for each of this rank's queries
     if len(set(map(reads.count, reads))) > 1:  # it begins or ends in the midst of a group: a head for each, then
         all_k, all_v = all_k[:, reads], all_v[:, reads]
-    mixed = causal(all_q, all_k, all_v)
+    if shared.documents is None:
+        mixed = causal(all_q, all_k, all_v)
+    else:
+        mask = shared.documents.causal()
+        mixed = F.scaled_dot_product_attention(all_q, all_k, all_v, attn_mask=mask, enable_gqa=True)
     shared.spend(SequenceCut(shared.cut.length, 1).work(0) * len(mine) / q.shape[1], "attention of some heads")
     return turn.to_positions(mixed, of_queries)
 
