@@ -29,6 +29,7 @@ from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.parallel.tensors.cutting import AXIS, write_table
 from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.roles import causal_model
 from course_lib.parallel.tensors.styles import styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
@@ -110,10 +111,11 @@ def check_shape(run: TrainRun) -> None:
         _check_parts(run, model)
     if run.values["context"] == "ulysses":
         _check_heads(run)
-    if run.folder is not None and run.parallel.cp > 1:
-        check_attention(model)
-    if run.folder is not None and run.parallel.ep > 1:
-        check_experts(model)
+    if run.folder is not None and (found := causal_model(model)) is not None:
+        if run.parallel.cp > 1:
+            check_attention(found[1])
+        if run.parallel.ep > 1:
+            check_experts(found[1])
 
 
 def check_weights(run: TrainRun) -> None:
