@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from course_lib.models.patterns import named_by, pattern_of, patterns_of
 from course_lib.parallel.table.layout import first_names
 from course_lib.parallel.table.placement import Shard
 from course_lib.parallel.tensors.block import Block
@@ -29,9 +30,6 @@ from course_lib.parallel.tensors.styles import (
     fitting_ranks,
     head_size_of,
     heads_beside,
-    named_by,
-    pattern_of,
-    patterns_of,
 )
 from course_lib.split import split_sizes
 
