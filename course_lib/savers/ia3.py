@@ -58,12 +58,3 @@ def add_ia3(model: nn.Module, outputs: Sequence[str] = OUTPUTS, inputs: Sequence
         make = partial(IA3Linear, on_input=on_input)
         replace_linears("add_ia3", model, targets, (nn.Linear, NF4Linear), make)
     return model
-
-
-def merge_ia3(model: nn.Module) -> nn.Module:
-    """Put in the place of each map with factors one plain map, which computes the same."""
-    for name, module in [*model.named_modules()]:
-        if isinstance(module, IA3Linear):
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, module.merged())
-    return model

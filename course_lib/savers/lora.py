@@ -78,16 +78,3 @@ def add_lora(
     model.requires_grad_(False)
     replace_linears("add_lora", model, targets, (nn.Linear, NF4Linear), lambda base: LoRALinear(base, rank, scale))
     return model
-
-
-def merge_lora(model: nn.Module) -> nn.Module:
-    """Put in the place of each adapted map one plain map, which computes the same: nothing is paid after training.
-
-    What lies in codes is merged onto the weight that the codes say. Merged onto the weight from before it was in codes,
-    the update would meet another model than the one that it was learnt on.
-    """
-    for name, module in [*model.named_modules()]:
-        if isinstance(module, LoRALinear):
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, module.merged())
-    return model

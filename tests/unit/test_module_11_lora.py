@@ -12,8 +12,9 @@ from torch import nn
 from course_lib.config import ModelConfig
 from course_lib.gauges.allocated import peak_bytes, saved_bytes
 from course_lib.models.decoder import Decoder
-from course_lib.savers.ia3 import IA3Linear, add_ia3, merge_ia3
-from course_lib.savers.lora import LoRALinear, add_lora, merge_lora
+from course_lib.savers.adapted import merge_adapters
+from course_lib.savers.ia3 import IA3Linear, add_ia3
+from course_lib.savers.lora import LoRALinear, add_lora
 from course_lib.savers.quantised_linear import NF4Linear, quantise
 from course_lib.savers.targets import QUERIES_AND_VALUES
 
@@ -53,10 +54,6 @@ ADAPTED = {
 ways = pytest.mark.parametrize("adapt", ADAPTED.values(), ids=[*ADAPTED])
 
 
-def merged(model):
-    return merge_ia3(merge_lora(model))
-
-
 @ways
 def test_training_starts_from_the_model_as_it_is_to_the_bit(adapt):
     model = Decoder(CONFIG)
@@ -79,7 +76,7 @@ def test_only_what_is_beside_the_matrices_is_trained(adapt):
 def test_merged_it_computes_the_same_with_the_names_of_the_model(adapt):
     model = train(adapt(Decoder(CONFIG)))
     before = model(TOKENS)
-    plain = merged(model)
+    plain = merge_adapters(model)
     assert (plain(TOKENS) - before).abs().max() < 1e-13
     assert [*plain.state_dict()] == [*Decoder(CONFIG).state_dict()]
     assert not any(isinstance(module, LoRALinear | IA3Linear) for module in plain.modules())
@@ -186,7 +183,7 @@ def test_a_map_in_codes_computes_and_learns_as_the_plain_map_of_its_numbers():
 def test_merging_beside_codes_meets_the_weight_that_the_codes_say():
     model = train(add_lora(quantise(Decoder(CONFIG)), 4, 16.0))
     before = model(TOKENS)
-    assert (merge_lora(model)(TOKENS) - before).abs().max() < 1e-13
+    assert (merge_adapters(model)(TOKENS) - before).abs().max() < 1e-13
 
 
 def test_codes_are_all_that_is_kept_of_a_weight():
