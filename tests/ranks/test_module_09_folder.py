@@ -11,7 +11,13 @@ from course_lib.cli.main import main
 from tests.overrides import last_of
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-SMALL = ["steps=2", "batch=4", "sequence=17", "optimizer=sgd", "lr=0.1"]  # in float32: their grouped product takes no double
+SMALL = [
+    "steps=2",
+    "batch=4",
+    "sequence=17",
+    "optimizer=sgd",
+    "lr=0.1",
+]  # in float32: their grouped product takes no double
 
 
 @pytest.fixture(scope="module")
