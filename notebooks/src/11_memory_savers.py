@@ -1,0 +1,695 @@
+# %% [markdown]
+# # 11 · Memory savers and fine-tuning: 128 GB are asked, you have 24
+#
+# You have one card with 24 GB of memory, and you want to teach Llama 3.1 8B something of your own. No second card is coming. Lesson 01 says what training asks for: 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each of eight billion parameters, before the first token is read.
+#
+# So far we have always shared such a bill among ranks. Now there is nobody to share it with. **Which of these bytes can you refuse to keep, and what does each refusal cost?**
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
+
+# %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
+# %load_ext course_lib
+from copy import deepcopy
+from functools import partial
+from time import thread_time
+
+import torch
+import torch.nn.functional as F
+
+from course_lib import predict, run_ranks, score, viz
+from course_lib.costs import GB, Adapters, Recipe, find_convention, load_device, load_model, model_parameters
+from course_lib.costs import adapter_state_bytes, layer_activations, nf4_bytes, recipe_memory, state_bytes
+from course_lib.gauges import peak_bytes, saved_bytes
+from course_lib.savers import (
+    ChunkedLoss,
+    LoRALinear,
+    LossScaler,
+    absmax_int8,
+    add_ia3,
+    add_lora,
+    attention_with_scores,
+    checkpoint_layers,
+    encode_nf4,
+    nf4_levels,
+    quantise,
+    rounded_by_chance,
+    tiled_attention,
+)
+from course_lib.training import Batches, Decoder, ModelConfig, Trainer, fully_shard, load_text, load_tokens
+from course_lib.training import make_mesh, replicate
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
+
+# %%
+LLAMA, CARD = load_model("llama3_1_8b"), load_device("rtx_4090")
+bill = {"full training": recipe_memory(LLAMA, Recipe(), sequence=2048)}
+draw = partial(
+    viz.plot_gpu_memory,
+    device=CARD,
+    unit="GB",
+    title="Llama 3.1 8B on one card: one sequence of 2,048 tokens",
+    subtitle="what lasts from step to step, and what waits for backward",
+)
+draw(bill)
+
+# %% [markdown]
+# Look at how little of the bar fits. The dashed line is your card, and the bar is almost six times as long. The yellow part alone, Adam's states and the precise copy of the weights, would fill four cards. The activations of one sequence are the short blue piece near the end.
+#
+# We are going to take this bar apart, one refusal after the other, until it ends before the dashed line. You will be able to
+# - say which bytes each saver removes, and which it leaves alone.
+# - build activation checkpointing, attention in tiles, LoRA and 4-bit weights, and prove each.
+# - say before you run it whether a model fits on one card, and at what price.
+# - find adapters that each rank trains for itself.
+#
+# *Fifty minutes; the exercises come on top. You need no GPU.*
+#
+# <details><summary>Before you start</summary>You need the bill of lesson 01, the ladder of lesson 03, FSDP from lesson 06 and the online softmax of lesson 09. Everything here ran on a CPU, and on ranks over gloo. Bytes are measured or follow from formulas that equal what was measured; seconds are ratios on this machine, and yours will give others.</details>
+
+# %% [markdown]
+# ## Who needs this byte?
+#
+# Before you refuse anything, ask of each byte what it is kept for. There are three answers.
+#
+# Some bytes are kept **for the next step**: weights, gradients and the optimizer's states. They are there whether you train on one token or on a million. Some are kept **for backward**: the activations, which grow with every token. And some exist only because of the *way* we compute, like the logits, which nobody wants to have once the loss is known.
+#
+# There is also only a short list of ways to pay. You can keep fewer *digits*. You can compute something a second time, and pay with *time*. Or you can give up the *freedom* to change every weight. Keep this list in mind: for each saver we ask which bytes it removes, and which of the three it takes.
+#
+# > **To keep.** A byte is kept for the next step, for backward, or by habit. A saver pays for it with digits, with time or with freedom.
+
+# %% [markdown]
+# ## Half the bits
+#
+# The first idea is the obvious one: write every number with 16 bits instead of 32. Our bill has already done so for weights and gradients, 2 bytes<!-- =2 --> each. But of the optimizer's 12 bytes<!-- =find_convention("zero").optimizer -->, 4 bytes<!-- =4 --> are one more copy of each weight, in float32. That looks like a waste. Let us refuse it and see what happens.
+#
+# Take many weights, all exactly 1, and a thousand updates that add 0.001 to each. Every weight should become 2. One group of weights lives in bfloat16. A second group lives in float32. The third lives in bfloat16 as well, but it is rounded differently, and we come to that in a moment.
+
+# %%
+torch.manual_seed(0)
+short, precise, by_chance = (torch.ones(4096, dtype=dtype) for dtype in (torch.bfloat16, torch.float32, torch.bfloat16))
+for _ in range(1000):
+    short = (short.float() + 0.001).bfloat16()  # to the nearest bfloat16 number
+    precise = precise + 0.001
+    by_chance = rounded_by_chance(by_chance.float() + 0.001)
+for name, weights in (("bfloat16", short), ("float32", precise), ("by chance", by_chance)):
+    print(f"{name:10} {weights.float().mean():.3f}")
+
+# %% [markdown]
+# The weights in bfloat16 have not moved at all! A bfloat16 number has eight significant bits, so the next one above 1 is about 1.008. An update of 0.001 does not reach even half of the way, so the sum is rounded back to 1, a thousand times. At the beginning of a training updates are large and all seems well. Later they become small, and one weight after the other stands still.
+#
+# This is why the optimizer keeps a precise copy. It is called the **master weights**: the update goes into the copy, and the weight that computes is rounded from it anew in each step. Now count again what a parameter takes. In float32 everything takes 4 bytes<!-- =4 -->: weight, gradient and Adam's two averages make 16. In **mixed precision** the weight and the gradient shrink to 2 each, the averages stay, and the master copy comes on top. That is 16 again.
+#
+# So what does it save? The *activations*, which are half as long, and time, because 16-bit products are faster. It does not save one byte of what lasts.
+#
+# The third line shows a way out. **Stochastic rounding** goes up or down by chance, and more often to the nearer side. An update of an eighth of the gap moves one weight in eight, so on average nothing is lost, and the master copy can go. *Going deeper* has this and the other 16-bit format, float16, with its *loss scaling*.
+#
+# > **To keep.** Mixed precision halves activations and saves nothing of the states: 16 bytes<!-- =16 --> stay 16, because short weights need a long copy.
+
+# %% [markdown]
+# ## Compute twice
+#
+# On to what is kept for backward. A layer keeps its input, and much that it made of it: queries, keys and values, what the norms read, and four large tensors of the feed-forward block. In our Llama that is about 21 times as much as the input alone.
+#
+# All of this follows from the input. So keep only the input, forget the rest, and when backward comes to this layer run its forward once more. You know it from lesson 01 as activation checkpointing, or recomputation. Its price is one more forward, so a step of three parts, one forward and a backward of two, becomes one of four.
+#
+# But what is *this layer*? You may also keep only the input of every second layer, or every fourth, and recompute a whole **group** of layers at a time. The larger the groups, the fewer inputs are kept. A well-known paper recommends groups of $\sqrt{L}$ layers for $L$ layers.
+#
+# **Predict.** Our model has 16 layers. With groups of 1, of 4, which is $\sqrt{16}$, or of all 16, which group size makes the *highest moment* of a step lowest?
+
+# %% varies="the last bytes that PyTorch allocates differ between processors"
+torch.manual_seed(0)
+DEEP = ModelConfig(
+    name="deep", hidden_size=64, n_layers=16, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=256, tied=False
+)
+inputs, targets = torch.randint(256, (2, 4, 128))
+
+
+def loss_of(model):
+    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+
+def train_step(model):
+    loss_of(model).backward()
+    model.zero_grad()
+
+
+peaks = {}
+for group in (0, 1, 4, 16):
+    model = Decoder(DEEP)
+    if group:
+        checkpoint_layers(list(model.layers.values()), group=group)
+    train_step(model)
+    peaks[group] = peak_bytes(partial(train_step, model))
+predict(
+    "layers in a group",
+    guess=None,
+    answer=min(peaks, key=peaks.get),
+    think="how many inputs are kept, and what is there at once while a group is recomputed",
+)
+for group, peak in peaks.items():
+    print(f"{f'groups of {group}' if group else 'nothing recomputed':20} {peak / 1e6:5.1f} MB at most")
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Count in inputs. With groups of $n$ layers, $16/n$ inputs are kept. While a group is recomputed, everything that its $n$ layers keep is there again, 21 inputs each. For groups of one that makes 16 + 21, for groups of four 4 + 84.
+#
+# The last line is the nicest. With one group of all layers hardly anything is kept when forward ends. But the first thing that backward does is to run the whole model again, and then everything is there at once. It saves nothing and pays in full.
+#
+# The paper's root is right for a layer that keeps about as much as its input. In general the best group has $\sqrt{L/21}$ layers, which for most models is less than two.
+#
+# </details>
+#
+# So every layer is a group of its own. What does it do for our card?
+
+# %%
+bill["layers recomputed"] = recipe_memory(LLAMA, Recipe(recompute=True), sequence=2048)
+draw(bill)
+
+# %% [markdown]
+# Hardly anything, it seems. The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 324 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. It is long sequences that ask for recomputation, and not large models.
+#
+# > **To keep.** Recompute each layer by itself: what counts is the highest moment, and a group is whole again when it is recomputed.
+
+# %% [markdown]
+# ## Scores never whole
+#
+# One thing is not in our bar, although it should be the largest of all. Attention computes a score for every pair of a query and a key. In each layer of our Llama 32 heads do so, and for 32,768 tokens the scores of all layers would take 2,199 GB<!-- =load_model("llama3_1_8b").n_layers * load_model("llama3_1_8b").n_heads * 2 * 32768**2 / GB -->. Why do they not stand in the bill?
+#
+# Because attention does not need them all at once. In lesson 09 you have put two softmaxes together with a maximum and a sum. There the two halves lay on two ranks. Here they are two pieces of the same sequence, on one device, one after the other.
+
+# %%
+viz.plot_tiles(sequence=2048, tile=512)
+
+# %% [markdown]
+# Follow the numbers. The walk takes some queries, a row, and lets them meet some keys at a time. The orange **tile** is the only one whose scores exist. The pale ones have left nothing behind but what is written at the right, and that is small. Tiles above the diagonal are never visited, because there all keys are later than the queries.
+#
+# What about backward? It needs the softmax's weights again, tile by tile. So it makes them a second time, from queries, keys and the sum that forward has kept. That is recomputation inside attention, and its usual name is **flash attention**.
+#
+# Below, one device computes the same attention three times: with all scores, with our tiles in PyTorch, and with PyTorch's own kernel.
+
+# %% varies="what PyTorch allocates while it computes differs between processors"
+q, k, v = (torch.randn(1, 4, 1024, 32, requires_grad=True) for _ in range(3))
+ways = {
+    "all scores": attention_with_scores,
+    "in tiles": tiled_attention,
+    "PyTorch's kernel": partial(F.scaled_dot_product_attention, is_causal=True),
+}
+right = torch.autograd.grad(attention_with_scores(q, k, v).square().sum(), (q, k, v))
+for name, attention in ways.items():
+    found = torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v))
+    equal = all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, right, strict=True))
+    kept = saved_bytes(torch.nn.Module(), partial(attention, q, k, v))
+    peak = peak_bytes(lambda: torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v)))
+    print(f"{name:17} gradients equal: {equal}, keeps {kept / 1e6:5.1f} MB, at most {peak / 1e6:5.1f} MB")
+
+# %% [markdown]
+# All three have the same gradients. Compare the first number of each line: scores grow with the square of the sequence, and what the tiles keep grows with the sequence. With twice as many tokens the first line quadruples and the others double.
+#
+# Here no digit and no freedom is lost, and hardly any time: PyTorch's kernel does not write scores to memory and read them back, so it is the fastest of the three. It needs no GPU either. You have used it since lesson 04, and that is why our bill never had this line.
+#
+# > **To keep.** Scores are kept by habit. Attention in tiles needs them one tile at a time, forward and backward.
+
+# %% [markdown]
+# ## Logits never whole
+#
+# The other tensor that nobody wants stands at the end of the model. For each token the head computes a number for every word of the vocabulary, and the loss turns all of them into one.
+#
+# **Predict.** Recompute all 32 layers, for a sequence of 32,768 tokens. The layers then keep 14.1 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).activations / GB -->. How many GB do head and loss keep? The vocabulary has 128,256 words, and the loss computes in float32.
+
+# %%
+long = recipe_memory(LLAMA, Recipe(recompute=True), sequence=32768)
+predict(
+    "GB of head and loss",
+    guess=None,
+    answer=long.head / GB,
+    unit="GB",
+    tolerance=0.1,
+    think="one number of 4 bytes for each token and each word",
+)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# The logits alone are 32,768 times 128,256 numbers of 4 bytes<!-- =4 -->, 16.8 GB<!-- =32768 * 128256 * 4 / GB -->. The rest is what the last norm and the head keep. One tensor is larger than 32 recomputed layers together.
+#
+# </details>
+#
+# The way out is the same as before. A loss is a sum over tokens. So take some tokens, make their logits, find their loss, and forget the logits. Backward makes them once more. This is a **chunked loss**. The cell compares both, with a vocabulary that is large beside a small model, as in Llama.
+
+# %% varies="what PyTorch allocates while it computes differs between processors"
+hidden, words = torch.randn(1, 512, 64, requires_grad=True), torch.randint(8192, (1, 512))
+head = torch.nn.Linear(64, 8192, bias=False)
+summed = partial(F.cross_entropy, reduction="sum")
+in_pieces = ChunkedLoss(deepcopy(head), 16, summed)
+losses = {
+    "whole": lambda: summed(head(hidden).flatten(0, 1), words.flatten()),
+    "in 16 pieces": lambda: in_pieces(hidden, words),
+}
+gradients = {name: torch.autograd.grad(loss(), hidden)[0] for name, loss in losses.items()}
+print("gradients equal:", torch.allclose(*gradients.values(), atol=1e-4))
+for name, loss in losses.items():
+    print(f"{name:13} at most {peak_bytes(lambda: torch.autograd.grad(loss(), hidden)) / 1e6:5.1f} MB")
+
+# %% [markdown]
+# Why is the second line not a sixteenth of the first? Because some things do not come in pieces: the head's own gradient, and the gradient of what the head reads.
+#
+# > **To keep.** When layers are recomputed the loss is the largest part. A loss is a sum over tokens, so its logits need never be whole.
+
+# %% [markdown]
+# ## Train beside
+#
+# So much for what is kept for backward. What is left of the bar is what lasts, and it is still five times too long. Digits did not help, and time does not either, because these bytes are needed in every step. We have to pay with freedom.
+#
+# Each weight *that is trained* takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter -->, and a frozen one takes 2. So train fewer. You could train the last layers alone, which saves a lot, and *Going deeper* measures it. But what you want to teach may not sit in the last layers. Can we change every layer, and yet train little?
+#
+# Take one matrix $W$ of 4,096 rows and 4,096 columns, almost 17 million numbers. Freeze it. The change that you would train has the same size. But you may ask for a change that is a product of two narrow matrices: $A$ with 16 rows, which reads the input, and $B$ with 16 columns, which writes to the output.
+#
+# $$y = W x + s\, B A x$$
+#
+# Both together have less than a hundredth of the numbers. This is **LoRA**, *low-rank adaptation*. $A$ and $B$ are an **adapter**, and 16 is its *rank*, a word which here has nothing to do with processes.
+#
+# Where should training begin? The model is good as it is, so at first the adapter must change nothing, and $BA$ has to be 0. Could both matrices begin at 0? Then nothing would ever move: the gradient of $B$ contains $A$, and that of $A$ contains $B$. So $B$ is born 0, and $A$ random. Look at both in the first step.
+
+# %%
+SMALL = ModelConfig(
+    name="small", hidden_size=128, n_layers=4, n_heads=4, n_kv_heads=4, ffn_size=344, vocab_size=256, tied=False
+)
+torch.manual_seed(0)
+whole = Decoder(SMALL)
+with_lora = add_lora(deepcopy(whole), rank=8)
+print("the same output, bit by bit:", torch.equal(whole(inputs), with_lora(inputs)))
+loss_of(with_lora).backward()
+adapter = with_lora.layers["0"].attention.q_proj
+print(f"largest gradient of A {adapter.A.grad.abs().max():.1f}, of B more than 0: {bool(adapter.B.grad.any())}")
+trained = sum(x.numel() for x in with_lora.parameters() if x.requires_grad)
+print(f"{trained:,} numbers are trained, beside {sum(x.numel() for x in whole.parameters()):,} frozen ones")
+
+# %% [markdown]
+# **Predict.** On the 8B such adapters are half a percent of all parameters. Of the *activations* of full training, which share does this small model keep for backward now?
+
+# %%
+shares = {"LoRA": saved_bytes(with_lora, lambda: loss_of(with_lora)) / saved_bytes(whole, lambda: loss_of(whole))}
+predict(
+    "share of the activations",
+    guess=None,
+    answer=round(shares["LoRA"], 2),
+    tolerance=0.03,
+    think="through which layers the gradient has to go to reach the first adapter",
+)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Hardly anything is saved! To reach the adapters of the first layer, the gradient has to pass all layers above it, and for that backward needs what it always needed: queries, keys, values, gates. A frozen matrix by itself could do without its input. But $A$ reads the same input, and $A$ is trained.
+#
+# What is saved here is a copy that frozen norms do not need. On a GPU, whose norms keep no such copy, the share is 1.00.
+#
+# </details>
+#
+# **Predict.** Few numbers are trained, so is a step shorter? How many times as long as with full training do forward and backward take, on this machine and with this small model?
+
+# %% varies="measured times"
+def seconds(model, repeats=6):
+    """The least of this thread's own seconds, which other programs on the machine do not change much."""
+    took = []
+    for _ in range(repeats):
+        begin = thread_time()
+        loss_of(model).backward()
+        took.append(thread_time() - begin)
+    return min(took)
+
+
+torch.set_num_threads(1)
+ratio = seconds(with_lora) / seconds(whole)
+predict(
+    "times as long",
+    guess=None,
+    answer=round(ratio, 2),
+    tolerance=0.15,
+    think="what a frozen matrix no longer computes, and what stands beside it instead",
+)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Each matrix has three products: one forward, one for the gradient of its input, one for its own gradient. A frozen one saves the third, so by the formula a step takes two thirds of the time. But each adapter brings six products of its own. They are narrow, so they have few operations, yet each has to be started and its result added. In a small model these small things take longer than what was saved. On the 8B the matrices are a thousand times as large, and there the formula comes closer.
+#
+# </details>
+#
+# So LoRA saves neither activations nor, in small models, time. It saves what lasts, and there it is enormous.
+#
+# > **To keep.** LoRA takes 14 of the 16 bytes of nearly every parameter, and leaves the activations as they are.
+
+
+# %% [markdown]
+# ## Four bits
+#
+# Nobody trains the frozen weights, so no update of theirs can be rounded away. They only have to be *read*. How short may they be?
+#
+# Begin with 8 bits. Take the largest weight of a tensor, by size, and divide its range into 127 even steps on each side. Then a weight is the number of its step, one byte, and the length of a step is kept once, as its **scale**. This is **quantisation**, and this kind is called **absmax**.
+#
+# **Predict.** "8 bits save four times", people say. Your model is in bfloat16, and each 64 weights share one scale in float32. How many times fewer bytes do you keep?
+
+# %%
+torch.manual_seed(0)
+weight = 0.02 * torch.randn(1024, 1024)
+predict(
+    "times fewer bytes",
+    guess=None,
+    answer=2 * weight.numel() / absmax_int8(weight, 64).nbytes,
+    think="four times fewer than what",
+)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# The four are against float32. Against bfloat16 a byte is half, and the scales take 4 bytes<!-- =4 --> for each 64 weights, half a bit a weight.
+#
+# </details>
+#
+# Why are there scales for so few weights, when one for the whole tensor would cost nothing? Put a single large weight among a million others, and look at what happens to all of them.
+
+# %%
+outlier = weight.clone()
+outlier[3, 5] = 2.0
+print("relative error            as it is   with one outlier")
+for name, code in {
+    "int8, one scale": absmax_int8,
+    "int8, a scale each row": partial(absmax_int8, group="row"),
+    "int8, each 64 weights": partial(absmax_int8, group=64),
+    "NF4, each 64 weights": encode_nf4,
+}.items():
+    off = [(code(x).decode() - x).norm() / x.norm() for x in (weight, outlier)]
+    print(f"{name:24} {off[0]:9.1%} {off[1]:14.1%}")
+
+# %% [markdown]
+# Read the second column from above. With one scale the outlier makes every step twenty times as long, and a million weights pay for it. With a scale for each block it spoils its own block, and no other. Real models have such outliers. With one scale, 8 bits can be worse than 4 bits in blocks.
+#
+# The last line has only 4 bits. Sixteen levels are few, so it matters where they lie. Trained weights look much like a normal distribution: most are near 0, and few are near the largest.
+
+# %%
+even = [step / 7.5 - 1 for step in range(16)]
+viz.plot_levels({"even steps": even, "NF4": nf4_levels().tolist()})
+
+# %% [markdown]
+# A stripe holds the weights that become the same level. With even steps the stripes in the middle are crowded, and the outermost levels are hardly ever used. Below, each level lies where the bell has about equally many weights, and one is exactly 0. These are a normal distribution's *quantiles*, and the format is called **NF4**.
+#
+# Half a bit a weight for scales is much, beside four. So the scales themselves are quantised, to 8 bits, and only one number for 256 of them stays in float32. This is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 --> instead of 4.5 bits<!-- =8 * nf4_bytes(2**24, double=False) / 2**24 -->.
+#
+# No processor multiplies such numbers. A layer turns its codes back into bfloat16 where it uses them, once forward and once backward, and forgets the result: recomputation again. LoRA on frozen weights in NF4 is **QLoRA**.
+#
+# > **To keep.** Frozen weights need few bits, and they need them in blocks: an outlier spoils whatever shares its scale.
+
+# %%
+qlora = Recipe(recompute=True, pieces=16, adapters=lora, nf4=True)
+bill["and frozen weights in NF4: QLoRA"] = recipe_memory(LLAMA, qlora, sequence=2048)
+draw(bill)
+
+# %% [markdown]
+# ## All together
+#
+# From 141 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=2048).total / GB --> to 7.3 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True, pieces=16, adapters=Adapters(rank=16), nf4=True), sequence=2048).total / GB -->, on the same card. Two thirds of it are free again, so let us use them for something: a sequence 16 times as long.
+
+# %%
+steps = {
+    "QLoRA alone": Recipe(adapters=lora, nf4=True),
+    "and layers recomputed": Recipe(adapters=lora, nf4=True, recompute=True),
+    "and the loss in 16 pieces": qlora,
+    "full training, with all other savers": Recipe(recompute=True, pieces=16),
+}
+draw(
+    {name: recipe_memory(LLAMA, recipe, sequence=32768) for name, recipe in steps.items()},
+    title="Llama 3.1 8B on one card: one sequence of 32,768 tokens",
+)
+
+# %% [markdown]
+# Now each saver is needed, and no two of them remove the same bytes. QLoRA alone does not help at all, because here activations are everything. Recomputation takes them away, and leaves the loss as the longest part. In pieces it is gone, and the third bar fits.
+#
+# The last bar says what cannot be refused. Whoever wants to train *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. These bytes can only lie somewhere else. With eight such cards and FSDP each would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them. So this is where lesson 06 comes back.
+#
+# > **To keep.** Savers remove different bytes, so they add up. What must be trained must be kept, and only ranks can share that.
+
+# %% [markdown]
+# ## Prove it
+#
+# Do adapters and ranks go together? Under FSDP frozen weights are sharded like all others, but only the adapters have gradients and states. Four ranks train adapters on a small Llama whose frozen weights lie in NF4, and climb the ladder.
+
+# %% varies="the last digits of rounding differ between processors"
+TINY = ModelConfig(
+    name="tiny", hidden_size=32, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=64, vocab_size=512, tied=False
+)
+tokenizer, tokens = load_tokens(load_text(), 512)
+text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
+
+
+def adapted(codes=False):
+    model = Decoder(TINY)
+    return add_lora(quantise(model) if codes else model, rank=4, alpha=16)
+
+
+def alone(train):
+    return Trainer(adapted(codes=True), train)
+
+
+def sharded(train):
+    return Trainer(adapted(codes=True), train, mesh=make_mesh(dp=4), apply=(fully_shard(),))
+
+
+report = assert_parallel_equals(alone, sharded, text, world_size=4)
+viz.plot_ladder(report.deviations, tolerance=report.tolerance)
+
+# %% [markdown]
+# On every rung the four ranks are one device. The codes travel as they are, so FSDP's gathers are a quarter as long as well.
+
+# %% [markdown]
+# ## Bug museum
+#
+# Two more trainings of adapters, on four ranks with data parallelism and without codes. One is sound, and the other has a bug that was reported of a well-known library. Would you trust A or B?
+
+# %% varies="thirty steps of rounding differ between processors"
+def plain_alone(train):
+    return Trainer(adapted(), train)
+
+
+def plain_on_ranks(train, *bugs):
+    return Trainer(adapted(), train, mesh=make_mesh(dp=4), apply=(replicate(), *bugs))
+
+
+bug = museum.ADAPTER_BUGS[sorted(museum.ADAPTER_BUGS)[1]]
+makers = {"A": bug.planted(plain_on_ranks), "B": plain_on_ranks}
+curves = {"one device": museum.curve_alone(plain_alone, text.batch, 30)}
+for run, make in makers.items():
+    curves[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=30)
+losses = {name: curve.losses for name, curve in curves.items()}
+subtitle = "loss in nats; the broad grey line is one device"
+viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
+
+# %% [markdown]
+# **Predict.** The rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after some steps. Suppose that each rank draws an adapter of its own, and nobody averages its gradients. On which rung does it fall? Then let the ladder speak of both runs.
+
+# %%
+from textwrap import fill
+
+falls = dict.fromkeys(makers)
+for run, make in makers.items():
+    try:
+        assert_parallel_equals(plain_alone, make, text, world_size=4, rungs=RUNGS[:5])
+    except NotEqual as error:
+        falls[run] = error
+predict(
+    "the rung on which own adapters fall",
+    guess=None,
+    answer=RUNGS.index(falls["A"].rung) + 1,
+    think="what B is before the first step",
+)
+for run, error in falls.items():
+    print(f"run {run}", f"falls on: {error.rung}" if error else "is equal on every rung")
+    if error:
+        for words_of_it in str(error).split("; ", 2)[1:]:
+            print(fill(words_of_it[:440], 105, initial_indent="    ", subsequent_indent="    "))
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# $B$ is born 0 on every rank, so it does not matter which $A$ stands behind it: all outputs are right. The gradients of $B$ are the first thing that differs, because each rank has drawn another $A$ and read other rows.
+#
+# How does one come to such a thing? The model was shared out first, by code that tells the ranks of each weight. The adapters came [afterwards](https://github.com/huggingface/transformers/pull/48792), and nobody told the ranks of them. Each trains an adapter on a quarter of the rows, with a loss that falls as it should, and rank 0 saves its own. Averaging the files does not repair it: the mean of products is not the product of means.
+#
+# </details>
+#
+# > **To keep.** Add adapters before you share out the model, and look at gradients: with $B = 0$ every output is right.
+
+# %% [markdown]
+# ## In PyTorch alone
+#
+# [`scripts/11_adapters.py`](scripts/11_adapters.py) has LoRA by hand under PyTorch's FSDP, and compares each adapter with one device's after five steps. [`scripts/11_checkpoint_and_accumulate.py`](scripts/11_checkpoint_and_accumulate.py) recomputes layers under DDP, with gradient accumulation, and says how many numbers wait for backward:
+#
+# `torchrun --nproc-per-node 4 scripts/11_adapters.py`
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `checkpoint_layers` | `torch.utils.checkpoint.checkpoint` | one call of a function; say `use_reentrant=False` |
+# | `tiled_attention` | `scaled_dot_product_attention` | leaves its kernel without a word for some arguments; see *Going deeper* |
+# | `add_lora` | `peft.get_peft_model` | a library of Hugging Face's |
+# | `quantise` | `bitsandbytes`, `load_in_4bit` | there the 4-bit default is another format, FP4 |
+#
+# Your turn: in the first script, move the two lines that share out the model *above* the line in which one device trains. Does anything change? Then let rank 1 draw its adapters from another seed, and find out which assertion sees it.
+
+# %% [markdown]
+# ## When to use which
+#
+# | what hurts | take | it costs |
+# | --- | --- | --- |
+# | scores | attention in tiles, always | nothing |
+# | activations, and more than one sequence at a time | gradient accumulation | hardly anything |
+# | activations of a single sequence | recompute each layer | a third more computing |
+# | logits, once layers are recomputed | the loss in pieces | the head's product once more |
+# | what lasts, and a small change will do | LoRA | freedom; no time is won |
+# | frozen weights | NF4 in blocks | digits, and some time |
+# | what lasts, and everything is to be trained | more ranks, lesson 06 | a network |
+#
+# The order in the table is a good order to try them in: the first rows cost least.
+#
+# > **To keep.** First refuse what is kept by habit, then pay with time, then with digits and freedom. What then still does not fit needs ranks.
+#
+# ## The file behind this lesson
+#
+# [`course_lib/savers/lora.py`](../course_lib/savers/lora.py), about 80 lines, is the adapter that you have just proven. What it adds is names: which maps get one, and an error if a pattern names none.
+#
+# ## What still hurts
+#
+# You have a fine-tuned model, on one card. But you wanted to try it on sixteen GPUs of a cluster, and there it ran for an hour and then stood still. Nobody says why. Lesson 12 goes there.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Questions
+#
+# **Next:** [lesson 12](12_on_the_cluster.ipynb) on the cluster.
+#
+# <details><summary>1. Somebody trains in pure bfloat16, and the loss falls well for a day and then stops. What would you look at?</summary>
+# The share of weights that no longer move in a step. If it is large, the updates are rounded away: master weights, or stochastic rounding.
+# </details>
+#
+# <details><summary>2. A colleague recomputes the whole model as one function, and is out of memory as before. Why?</summary>
+# When backward begins the function runs again, and then all that it keeps is there at once.
+# </details>
+#
+# <details><summary>3. You halve the rank of all adapters. How much memory do you win on the 8B?</summary>
+# Sixteen bytes for half of a half percent of the parameters, a third of a GB. The frozen weights and the activations stay.
+# </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## Guidelines, checked
+#
+# Practical guides for fine-tuning give advice like that in the table. Whether it holds depends on the model and on the sequence, so the cell computes what each saver takes off the bill of three Llamas.
+
+# %%
+savers = {
+    "recompute layers (full training)": (Recipe(), Recipe(recompute=True)),
+    "loss in 16 pieces (layers recomputed)": (Recipe(recompute=True), Recipe(recompute=True, pieces=16)),
+    "attention in tiles": (Recipe(scores=True), Recipe()),
+    "LoRA, r = 16": (Recipe(), Recipe(adapters=lora)),
+    "NF4 under LoRA": (Recipe(adapters=lora), Recipe(adapters=lora, nf4=True)),
+}
+for name, (before, after) in savers.items():
+    print(f"{name}: GB saved of how many, for 2,048, 8,192 and 32,768 tokens")
+    for size in ("llama3_2_1b", "llama3_1_8b", "llama3_1_70b"):
+        pairs = [[recipe_memory(load_model(size), r, sequence=s).total / GB for r in (before, after)] for s in (2048, 8192, 32768)]
+        print(f"    {size:13}", ", ".join(f"{full - less:8,.1f} of {full:8,.1f}" for full, less in pairs))
+
+# %% [markdown]
+# | guideline | verdict | because |
+# | --- | --- | --- |
+# | use 16 bits by default | holds for bfloat16 | it is faster and halves activations; float16 needs loss scaling |
+# | 16 bits halve the memory | refuted | of the states not a byte goes: 16 stay 16 |
+# | use flash attention if the GPU supports it | holds, always | it needs no GPU; it needs calls without dropout |
+# | use gradient checkpointing for large models | holds if sequences are long | at 2,048 tokens it saves little of an 8B, at 32,768 half |
+# | checkpoint every $\sqrt{L}$ layers | refuted | a layer keeps 20 inputs, so groups of one or two are best |
+# | put LoRA on all linear layers | holds if memory allows | the adapters keep all inputs; queries and values alone keep a fifth less |
+# | LoRA is faster | holds if matrices are large | two thirds by the formula, longer than full training in a small model |
+# | 8-bit weights save four times | refuted | twice, against the 16 bits that you have |
+# | 4-bit weights save four times | holds, for frozen weights | 3.9 times with their scales, and nothing of the activations |
+# | raise accumulation to fit a larger batch | holds | activations are those of one micro-batch, if each has its own backward |
+#
+# ## Which adapters keep what
+#
+# (IA)³ trains one factor for each key, value and inner feature, and no matrix at all. LoRA may stand beside queries and values only. And one may freeze all but the last layer. Which one keeps the smallest share of the activations?
+
+# %%
+last_alone = deepcopy(whole).requires_grad_(False)
+last_alone.layers["3"].requires_grad_(True)
+variants = {
+    "LoRA, all maps": with_lora,
+    "LoRA, rank 64": add_lora(deepcopy(whole), rank=64),
+    "LoRA, queries and values": add_lora(deepcopy(whole), targets=("layers.*.attention.[qv]_proj",)),
+    "(IA)^3": add_ia3(deepcopy(whole)),
+    "the last layer alone": last_alone,
+}
+everything = saved_bytes(whole, lambda: loss_of(whole))
+for name, model in variants.items():
+    share = saved_bytes(model, partial(loss_of, model)) / everything
+    numbers = sum(x.numel() for x in model.parameters() if x.requires_grad)
+    print(f"{name:25} trains {numbers:7,} numbers, keeps {share:.2f} of the activations")
+
+# %% [markdown]
+# Where an adapter sits decides, and not how small it is. (IA)³ trains least and keeps nearly all. Freezing *lower* layers saves what no adapter does, because the gradient need not go there.
+#
+# ## Loss scaling
+#
+# The other 16-bit format, float16, has more digits than bfloat16 and a smaller range: it ends at 65,504, and small gradients become 0. So the loss is multiplied by a large number, its **loss scale**, and the gradients are divided by it before the update. If one overflows, the step is skipped and the scale is halved. After many good steps it is doubled. What if it overflows on one rank alone, as may happen where ranks share a matrix?
+
+
+# %%
+def one_overflows():
+    rank = torch.distributed.get_rank()
+    said = []
+    for group in (None, torch.distributed.group.WORLD):
+        scaler = LossScaler(scale=4.0)
+        gradient = torch.tensor([torch.inf if rank == 1 else 8.0])
+        scaler.unscale_([gradient], group)
+        said.append(f"{'skips' if scaler.skips else 'steps'}, scale {scaler.scale:g}")
+    return said
+
+
+for rank, (without, with_group) in enumerate(run_ranks(one_overflows, 2)):
+    print(f"rank {rank}: asks nobody: {without:15} asks the others: {with_group}")
+
+# %% [markdown]
+# If each rank asks only itself, one makes the step and the other does not, and from then on they hold parts of two different models. One all-reduce of a single number mends it. PyTorch's `GradScaler` does not make it under DDP with cut matrices.
+#
+# ## Random numbers, twice
+#
+# A layer with dropout draws random numbers. If it draws new ones when it is recomputed, its gradients belong to a forward that never was, and nothing says so. So whoever recomputes must put the random state back, as `checkpoint_layers` does and PyTorch's `checkpoint` too, unless `preserve_rng_state=False`.
+
+# %%
+torch.manual_seed(0)
+part = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.3), torch.nn.Linear(64, 64))
+rows = torch.randn(32, 64)
+found = {}
+for name in ("kept", "recomputed"):
+    copy = deepcopy(part)
+    if name == "recomputed":
+        checkpoint_layers([copy])
+    torch.manual_seed(1)
+    copy(rows).square().sum().backward()
+    found[name] = copy[0].weight.grad
+print("gradients equal, bit by bit:", torch.equal(found["kept"], found["recomputed"]))
+
+# %% [markdown]
+# ## What else is there
+#
+# **Selective checkpointing** keeps what took long to compute and recomputes the rest: `checkpoint_layers(…, keep="matmuls")`. On a GPU that is a good compromise.
+#
+# **8-bit Adam** keeps its two averages in codes of 8 bits, in blocks: 6 bytes<!-- =6 --> fewer a parameter. It is for those who train everything.
+#
+# **The scale of an adapter** is $\alpha/r$ in the paper. For large $r$ that is too small, and $\alpha/\sqrt{r}$ holds better.
+#
+# **Merging QLoRA**: an adapter was learnt beside the weights that the *codes* say. Merged onto the original weights it meets another model, and the error may be larger than what was learnt.
+#
+# References: Chen et al. 2016, *Training deep nets with sublinear memory cost*; Micikevicius et al. 2018, *Mixed precision training*; Gupta et al. 2015, *Deep learning with limited numerical precision*; Dao et al. 2022, *FlashAttention*; Wijmans et al. 2024, *Cut your losses in large-vocabulary language models*; Hu et al. 2021, *LoRA*; Liu et al. 2022, *Few-shot parameter-efficient fine-tuning*; Dettmers et al. 2022, *LLM.int8()* and *8-bit optimizers*; Dettmers et al. 2023, *QLoRA*; Korthikanti et al. 2022, *Reducing activation recomputation*; Kalajdzievski 2023, *rsLoRA*.
