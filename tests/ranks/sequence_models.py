@@ -8,7 +8,6 @@ from math import prod
 
 import torch
 from ladder_models import STEPS
-from torch.utils.checkpoint import checkpoint
 
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
@@ -19,6 +18,7 @@ from course_lib.training.balance import balanced
 from course_lib.training.batches import Batches
 from course_lib.training.context_technique import context
 from course_lib.training.expert_technique import experts
+from course_lib.training.recompute_technique import recompute
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
@@ -39,6 +39,7 @@ LLAMA = ModelConfig(
 )
 SHAPES = {
     "llama": LLAMA,
+    "five layers": replace(LLAMA, name="five layers", n_layers=5),
     "one kv head": replace(LLAMA, name="one kv head", hidden_size=12, n_heads=3, n_kv_heads=1),
     "gpt": replace(LLAMA, name="GPT", n_kv_heads=4, tied=True, max_sequence=16, positions="learned", norm="layer"),
     "moe": replace(LLAMA, name="MoE", n_experts=4, experts_per_token=2, ffn_size=8),
@@ -64,13 +65,10 @@ DATA = {
 }
 
 
-def model_of(shape, *, capacity=None, recomputed=False, one_choice=False):
-    """With `recomputed` layers are computed again in backward; with `one_choice` all tokens choose the same experts."""
+def model_of(shape, *, capacity=None, one_choice=False):
+    """With `one_choice` all tokens choose the same experts."""
     config = SHAPES[shape]
     model = MoEDecoder(config, capacity) if config.n_experts > 1 else Decoder(config)
-    for layer in model.layers if recomputed else ():
-        plain = layer.forward  # under the model's own names
-        layer.forward = lambda x, angles, plain=plain: checkpoint(plain, x, angles, use_reentrant=False)
     for mixture in mixtures_of(model) if one_choice else ():
         mixture.router.requires_grad_(False).weight.data.zero_()
     return model
@@ -93,9 +91,10 @@ def spread(
     sequence_parallel=None,
     schedule=None,
     balance=0.0,
+    recomputed=None,
     **kind_and_degrees,
 ):
-    """The same on a mesh."""
+    """The same on a mesh; `recomputed` are the options of `recompute`."""
     degrees = {axis: kind_and_degrees.pop(axis) for axis in AXES if axis in kind_and_degrees}
     model = model_of(shape, **kind_and_degrees)
     apply = []
@@ -109,6 +108,8 @@ def spread(
         apply.append(balanced(balance))
     if schedule is not None:
         apply.append(stages(make_schedule(schedule, degrees["pp"], 3)))
+    if recomputed is not None:
+        apply.append(recompute(**recomputed))
     if data is not None:
         apply.append(DATA[data]())
     return Trainer(model, config, mesh=make_mesh(**degrees), apply=apply)
@@ -122,7 +123,7 @@ def batches(sequence=13, rows=8):
 def climbs(*, accumulation=1, data_of=None, **case):
     """The whole ladder, from outputs to a checkpoint, for a case and its degrees."""
     degrees = [case[axis] for axis in AXES if axis in case]
-    shared = {name: case[name] for name in ("shape", "recomputed", "balance", "capacity", "one_choice") if name in case}
+    shared = {name: case[name] for name in ("shape", "balance", "capacity", "one_choice") if name in case}
 
     def make(build, options, config):
         return build(replace(config, accumulation=accumulation), **options)

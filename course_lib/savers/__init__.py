@@ -1,0 +1,1 @@
+"""What keeps a model small in memory: one saver a file."""
