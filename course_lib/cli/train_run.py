@@ -38,9 +38,11 @@ from course_lib.training.cadence import Cadence, any_asks
 from course_lib.training.loop import Step, tokens_of, train
 from course_lib.training.own_seconds import OwnSeconds
 from course_lib.training.pretrained import Pretrained
+from course_lib.training.recompute_technique import recompute
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import describe_text, load_text, read_text
+from course_lib.training.torch_recompute import torch_recompute_layers
 from course_lib.training.torch_techniques import check_parts, check_vocabulary, torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
@@ -157,15 +159,18 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
 def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], object]) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1; `init` fills what a rank then has."""
     model = train_model.on_meta(run, device)
-    if run.recompute:
-        train_model.recompute(run, model)
+    own = run.engine == "own"
+    if run.recompute and not own:
+        torch_recompute_layers(model)
+    again = [recompute()] if run.recompute and own else []
     if run.ranks == 1:
         with device:  # where a model that is on meta gets its memory
-            return Trainer(model, run.config, init=init)
+            return Trainer(model, run.config, apply=again, init=init)
     mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp, tp=run.parallel.tp)
     form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
     apply = [_TENSOR[run.engine](**form)] if run.parallel.tp > 1 else []
     apply += [stages(run.schedule)] if run.schedule is not None else []
+    apply += again
     if run.parallel.zero_stage:
         apply += [train_sharding.technique(run.values)]
     elif run.parallel.dp > 1:

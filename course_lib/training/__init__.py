@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from course_lib.training.batches import Batch, Batches
     from course_lib.training.context_technique import context
     from course_lib.training.expert_technique import experts
+    from course_lib.training.loss_technique import chunked_loss
     from course_lib.training.pacing import pace
     from course_lib.training.recompute_technique import recompute
     from course_lib.training.sampler import DistributedSampler

@@ -5,18 +5,14 @@ trainer = Trainer(model, config, mesh=make_mesh(pp=2, dp=2), apply=(stages(sched
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 
-from torch import nn
-
 from course_lib.errors import four_parts
-from course_lib.parallel.sharding.wrapping import blocks_of
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.partitioned import in_pieces
 from course_lib.savers.checkpointing import checkpoint_layers
 from course_lib.savers.kept_results import Keep
-from course_lib.training.pipeline_engine import PipelineEngine
+from course_lib.training.parts_here import runs_of_layers
 from course_lib.training.setup import Setup, Technique
 
 _NAME = "recompute"
@@ -38,19 +34,10 @@ def recompute(*, group: int = 1, keep: Keep = "nothing", partitioned: bool = Fal
     def apply(setup: Setup) -> None:
         setup.begin(_NAME)
         stored = in_pieces(_operators(setup)) if partitioned else nullcontext()
-        for layers in _runs_of_layers(setup):
+        for layers in runs_of_layers(setup):
             checkpoint_layers(layers, group=group, keep=keep, stored=stored)
 
     return apply
-
-
-def _runs_of_layers(setup: Setup) -> Iterator[list[nn.Module]]:
-    """The layers that run one after the other on this rank: of the model, or of each of a pipeline's stages."""
-    engine = setup.engine
-    for part in engine.pipeline.stages.values() if isinstance(engine, PipelineEngine) else (setup.model,):
-        lists = [child for child in part.children() if isinstance(child, nn.ModuleList | nn.ModuleDict)]
-        if not lists or any(map(len, lists)):  # a stage may have the embedding alone
-            yield [part.get_submodule(name) for name in blocks_of(part)]
 
 
 def _operators(setup: Setup) -> Operators:

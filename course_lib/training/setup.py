@@ -20,8 +20,12 @@ ORDER = (  # one of each
     ("context",),
     ("experts",),
     ("stages",),
+    ("autocast",),
     ("recompute",),
+    ("chunked_loss",),
+    ("balanced",),
     ("replicate", "zero", "fully_shard"),
+    ("scaled_loss",),
 )
 
 

@@ -686,6 +686,8 @@ for name, nbytes in found.items():
 # %%
 import copy
 
+from course_lib.savers.checkpointing import checkpoint_layers
+
 again = copy.deepcopy(model)
 checkpoint_layers(again.layers)
 inputs = sum(kept.nbytes for kept in costs.checkpointed_activations(small, **shape))

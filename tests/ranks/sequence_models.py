@@ -18,6 +18,7 @@ from course_lib.training.balance import balanced
 from course_lib.training.batches import Batches
 from course_lib.training.context_technique import context
 from course_lib.training.expert_technique import experts
+from course_lib.training.loss_technique import chunked_loss
 from course_lib.training.recompute_technique import recompute
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate, stages
@@ -92,9 +93,10 @@ def spread(
     schedule=None,
     balance=0.0,
     recomputed=None,
+    pieces=None,
     **kind_and_degrees,
 ):
-    """The same on a mesh; `recomputed` are the options of `recompute`."""
+    """The same on a mesh; `recomputed` are the options of `recompute`, `pieces` those of the loss."""
     degrees = {axis: kind_and_degrees.pop(axis) for axis in AXES if axis in kind_and_degrees}
     model = model_of(shape, **kind_and_degrees)
     apply = []
@@ -104,12 +106,14 @@ def spread(
         apply.append(context(method, order=order))
     if spread_experts:
         apply.append(experts(cut_inner=cut_inner))
-    if balance:
-        apply.append(balanced(balance))
     if schedule is not None:
         apply.append(stages(make_schedule(schedule, degrees["pp"], 3)))
     if recomputed is not None:
         apply.append(recompute(**recomputed))
+    if pieces is not None:
+        apply.append(chunked_loss(pieces))
+    if balance:
+        apply.append(balanced(balance))
     if data is not None:
         apply.append(DATA[data]())
     return Trainer(model, config, mesh=make_mesh(**degrees), apply=apply)

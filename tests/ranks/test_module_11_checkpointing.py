@@ -49,7 +49,7 @@ def test_it_equals_one_device(case):
     [
         {"pp": 2, "schedule": "1f1b", "recomputed": WHOLE},
         {"pp": 2, "schedule": "gpipe", "recomputed": PAIRS, "shape": "five layers"},  # a stage of three, and of two
-        {"pp": 2, "schedule": "interleaved", "recomputed": PAIRS, "shape": "five layers", "data": "ddp", "dp": 2},
+        {"pp": 2, "schedule": "zb-h1", "recomputed": PAIRS, "shape": "five layers", "data": "ddp", "dp": 2},
         {"pp": 2, "schedule": "zb-h1", "recomputed": MATMULS},
         {"pp": 4, "schedule": "1f1b", "recomputed": WHOLE},  # the first stage has the embedding, the last the head
         {"pp": 2, "tp": 2, "schedule": "1f1b", "recomputed": ATTENTION},
