@@ -1,1 +1,1 @@
-"""What keeps a model small in memory: one saver a file."""
+"""Ways to keep fewer bytes on one device; whoever shares a model among ranks finds it as they leave it."""

@@ -47,9 +47,9 @@ class Bf16Weights:
         """Gradients to where the optimizer looks for them; without a master copy it gets the weights themselves."""
         for weight, copy in zip(self.weights, self.trained, strict=True):
             if copy is not weight:
-                copy.grad = None if weight.grad is None else weight.grad.float()
                 if self.rounding == "stochastic":
                     copy.data = weight.detach().float()
+                copy.grad = None if weight.grad is None else weight.grad.float()
 
     @torch.no_grad()
     def after(self) -> None:

@@ -1,9 +1,15 @@
-"""A loss in pieces equals the whole one: whoever shares words, tokens or weights, tied heads, targets that do not count."""
+"""A loss in pieces equals the whole one: whoever shares words, tokens or weights, also with tied heads."""
 
 from __future__ import annotations
 
 import pytest
-from sequence_models import climbs
+from sequence_models import climbs, model_of
+
+from course_lib.config import TrainConfig
+from course_lib.models.mlp import MLP
+from course_lib.training.balance import balanced
+from course_lib.training.loss_technique import chunked_loss
+from course_lib.training.trainer import Trainer
 
 
 @pytest.mark.parametrize(
@@ -25,3 +31,23 @@ from sequence_models import climbs
 )
 def test_it_equals_one_device(case):
     climbs(**case)
+
+
+def refused():
+    found = []
+    for model, apply in (
+        (model_of("llama"), (chunked_loss(0),)),
+        (MLP(), (chunked_loss(2),)),
+        (model_of("moe"), (balanced(0.1), chunked_loss(2))),  # each piece would have the load's loss again
+    ):
+        with pytest.raises(ValueError) as caught:
+            Trainer(model, TrainConfig(), apply=apply)
+        found.append(str(caught.value))
+    return found
+
+
+def test_what_it_cannot_cut_is_refused():
+    no_pieces, other, balanced_before = refused()
+    assert no_pieces == "ChunkedLoss: pieces=0; a loss is made of pieces; give pieces >= 1"
+    assert other.startswith("chunked_loss: a MLP; what its head gives must go into the loss as it is; ")
+    assert balanced_before.startswith("chunked_loss: applied after balanced; ")
