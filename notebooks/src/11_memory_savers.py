@@ -18,7 +18,15 @@ import torch
 import torch.nn.functional as F
 
 from course_lib import predict, run_ranks, score, viz
-from course_lib.costs import GB, Adapters, Recipe, find_convention, load_device, load_model, model_parameters
+from course_lib.costs import (
+    GB,
+    Adapters,
+    Recipe,
+    find_convention,
+    load_device,
+    load_model,
+    model_parameters,
+)
 from course_lib.costs import adapter_state_bytes, layer_activations, nf4_bytes, recipe_memory, state_bytes
 from course_lib.gauges import peak_bytes, saved_bytes
 from course_lib.savers import (
@@ -28,17 +36,18 @@ from course_lib.savers import (
     absmax_int8,
     add_ia3,
     add_lora,
-    attention_with_scores,
     checkpoint_layers,
     encode_nf4,
     nf4_levels,
     quantise,
     rounded_by_chance,
-    tiled_attention,
 )
+from course_lib.savers.tiled_attention import attention_with_scores, tiled_attention
 from course_lib.training import Batches, Decoder, ModelConfig, Trainer, fully_shard, load_text, load_tokens
 from course_lib.training import make_mesh, replicate
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
+
+torch.set_num_threads(1)  # so that this thread's seconds are all that is computed
 
 # %%
 LLAMA, CARD = load_model("llama3_1_8b"), load_device("rtx_4090")
@@ -53,9 +62,9 @@ draw = partial(
 draw(bill)
 
 # %% [markdown]
-# Look at how little of the bar fits. The dashed line is your card, and the bar is almost six times as long. The yellow part alone, Adam's states and the precise copy of the weights, would fill four cards. The activations of one sequence are the short blue piece near the end.
+# The dashed line is your card, and the bar is almost six times as long. The yellow part alone, Adam's states and the precise copy of the weights, would fill four cards. The activations of one sequence are the short blue piece near the end.
 #
-# We are going to take this bar apart, one refusal after the other, until it ends before the dashed line. You will be able to
+# We take this bar apart, one refusal after the other, until it ends before the dashed line. You will be able to
 # - say which bytes each saver removes, and which it leaves alone.
 # - build activation checkpointing, attention in tiles, LoRA and 4-bit weights, and prove each.
 # - say before you run it whether a model fits on one card, and at what price.
@@ -68,24 +77,24 @@ draw(bill)
 # %% [markdown]
 # ## Who needs this byte?
 #
-# Before you refuse anything, ask of each byte what it is kept for. There are three answers.
+# Ask of each byte what it is kept for. Some are kept *for the next step*: weights, gradients and the optimizer's states. They are there whether you train on one token or on a million. Some are kept *for backward*: the activations, which grow with every token. And some exist only by *habit*, because of the way we compute, like the logits, which nobody wants once the loss is known.
 #
-# Some bytes are kept **for the next step**: weights, gradients and the optimizer's states. They are there whether you train on one token or on a million. Some are kept **for backward**: the activations, which grow with every token. And some exist only because of the *way* we compute, like the logits, which nobody wants to have once the loss is known.
-#
-# There is also only a short list of ways to pay. You can keep fewer *digits*. You can compute something a second time, and pay with *time*. Or you can give up the *freedom* to change every weight. Keep this list in mind: for each saver we ask which bytes it removes, and which of the three it takes.
+# There are three ways to pay as well. You can keep fewer *digits*. You can compute something a second time, and pay with *time*. Or you can give up the *freedom* to change every weight.
 #
 # > **To keep.** A byte is kept for the next step, for backward, or by habit. A saver pays for it with digits, with time or with freedom.
 
 # %% [markdown]
 # ## Half the bits
 #
-# The first idea is the obvious one: write every number with 16 bits instead of 32. Our bill has already done so for weights and gradients, 2 bytes<!-- =2 --> each. But of the optimizer's 12 bytes<!-- =find_convention("zero").optimizer -->, 4 bytes<!-- =4 --> are one more copy of each weight, in float32. That looks like a waste. Let us refuse it and see what happens.
+# The first idea is the obvious one: write numbers with 16 bits instead of 32. Our bill has already done so for weights and gradients. But among the optimizer's bytes there is one more copy of each weight, in float32. That looks like a waste. Let us refuse it and see what happens.
 #
-# Take many weights, all exactly 1, and a thousand updates that add 0.001 to each. Every weight should become 2. One group of weights lives in bfloat16. A second group lives in float32. The third lives in bfloat16 as well, but it is rounded differently, and we come to that in a moment.
+# Take many weights, all exactly 1, and a thousand updates that add 0.001 to each, so every weight should become 2. One group of weights lives in bfloat16, a second one in float32. The third lives in bfloat16 as well, but is rounded in another way.
 
 # %%
 torch.manual_seed(0)
-short, precise, by_chance = (torch.ones(4096, dtype=dtype) for dtype in (torch.bfloat16, torch.float32, torch.bfloat16))
+short, precise, by_chance = (
+    torch.ones(4096, dtype=dtype) for dtype in (torch.bfloat16, torch.float32, torch.bfloat16)
+)
 for _ in range(1000):
     short = (short.float() + 0.001).bfloat16()  # to the nearest bfloat16 number
     precise = precise + 0.001
@@ -94,13 +103,13 @@ for name, weights in (("bfloat16", short), ("float32", precise), ("by chance", b
     print(f"{name:10} {weights.float().mean():.3f}")
 
 # %% [markdown]
-# The weights in bfloat16 have not moved at all! A bfloat16 number has eight significant bits, so the next one above 1 is about 1.008. An update of 0.001 does not reach even half of the way, so the sum is rounded back to 1, a thousand times. At the beginning of a training updates are large and all seems well. Later they become small, and one weight after the other stands still.
+# The weights in bfloat16 have not moved at all! A bfloat16 number has eight significant bits, so the next one above 1 is about 1.008. An update of 0.001 does not reach half of the way, so the sum is rounded back to 1, a thousand times.
 #
-# This is why the optimizer keeps a precise copy. It is called the **master weights**: the update goes into the copy, and the weight that computes is rounded from it anew in each step. Now count again what a parameter takes. In float32 everything takes 4 bytes<!-- =4 -->: weight, gradient and Adam's two averages make 16. In **mixed precision** the weight and the gradient shrink to 2 each, the averages stay, and the master copy comes on top. That is 16 again.
+# This is why the optimizer keeps a precise copy, the **master weights**: the update goes into the copy, and the weight that computes is rounded from it anew in each step. Now count again. In float32 weight, gradient and Adam's two averages take 4 bytes<!-- =4 --> each. In mixed precision weight and gradient shrink to half, the averages stay, and the master copy comes on top. Both make 16!
 #
-# So what does it save? The *activations*, which are half as long, and time, because 16-bit products are faster. It does not save one byte of what lasts.
+# So it saves *activations*, which are half as long, and time, because short products are faster. It does not save one byte of what lasts.
 #
-# The third line shows a way out. **Stochastic rounding** goes up or down by chance, and more often to the nearer side. An update of an eighth of the gap moves one weight in eight, so on average nothing is lost, and the master copy can go. *Going deeper* has this and the other 16-bit format, float16, with its *loss scaling*.
+# The third line shows a way out. **Stochastic rounding** goes up or down by chance, more often to the nearer side. An update of an eighth of the gap moves one weight in eight, so on average nothing is lost, and the master copy can go.
 #
 # > **To keep.** Mixed precision halves activations and saves nothing of the states: 16 bytes<!-- =16 --> stay 16, because short weights need a long copy.
 
@@ -109,18 +118,25 @@ for name, weights in (("bfloat16", short), ("float32", precise), ("by chance", b
 #
 # On to what is kept for backward. A layer keeps its input, and much that it made of it: queries, keys and values, what the norms read, and four large tensors of the feed-forward block. In our Llama that is about 21 times as much as the input alone.
 #
-# All of this follows from the input. So keep only the input, forget the rest, and when backward comes to this layer run its forward once more. You know it from lesson 01 as activation checkpointing, or recomputation. Its price is one more forward, so a step of three parts, one forward and a backward of two, becomes one of four.
+# All of it follows from the input. So keep the input, forget the rest, and when backward comes to this layer run its forward once more. You know it from lesson 01 as activation checkpointing. A step of three parts, one forward and a backward of two, becomes one of four.
 #
-# But what is *this layer*? You may also keep only the input of every second layer, or every fourth, and recompute a whole **group** of layers at a time. The larger the groups, the fewer inputs are kept. A well-known paper recommends groups of $\sqrt{L}$ layers for $L$ layers.
+# You may also keep only the input of every third layer, and recompute a *group* of three at a time. The larger the groups, the fewer inputs are kept. A well-known paper recommends $\sqrt{L}$ layers in a group.
 #
-# **Predict.** Our model has 16 layers. With groups of 1, of 4, which is $\sqrt{16}$, or of all 16, which group size makes the *highest moment* of a step lowest?
+# **Predict.** Our model has nine layers. With groups of 1, of 3, which is $\sqrt{9}$, or of all 9: which size makes the *highest moment* of a step lowest?
 
 # %% varies="the last bytes that PyTorch allocates differ between processors"
 torch.manual_seed(0)
 DEEP = ModelConfig(
-    name="deep", hidden_size=64, n_layers=16, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=256, tied=False
+    name="deep",
+    hidden_size=64,
+    n_layers=9,
+    n_heads=4,
+    n_kv_heads=2,
+    ffn_size=176,
+    vocab_size=256,
+    tied=False,
 )
-inputs, targets = torch.randint(256, (2, 4, 128))
+inputs, targets = torch.randint(256, (2, 4, 64))
 
 
 def loss_of(model):
@@ -133,10 +149,10 @@ def train_step(model):
 
 
 peaks = {}
-for group in (0, 1, 4, 16):
+for group in (0, 1, 3, 9):
     model = Decoder(DEEP)
     if group:
-        checkpoint_layers(list(model.layers.values()), group=group)
+        checkpoint_layers(model.layers, group=group)
     train_step(model)
     peaks[group] = peak_bytes(partial(train_step, model))
 predict(
@@ -151,11 +167,11 @@ for group, peak in peaks.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Count in inputs. With groups of $n$ layers, $16/n$ inputs are kept. While a group is recomputed, everything that its $n$ layers keep is there again, 21 inputs each. For groups of one that makes 16 + 21, for groups of four 4 + 84.
+# Count in inputs. With groups of $n$ layers, $9/n$ inputs are kept. While a group is recomputed, everything that its $n$ layers keep is there again, 21 inputs each. For groups of one that makes 9 + 21, for groups of three 3 + 63.
 #
 # The last line is the nicest. With one group of all layers hardly anything is kept when forward ends. But the first thing that backward does is to run the whole model again, and then everything is there at once. It saves nothing and pays in full.
 #
-# The paper's root is right for a layer that keeps about as much as its input. In general the best group has $\sqrt{L/21}$ layers, which for most models is less than two.
+# The paper's root is right for layers that keep about as much as their input.
 #
 # </details>
 #
@@ -166,26 +182,24 @@ bill["layers recomputed"] = recipe_memory(LLAMA, Recipe(recompute=True), sequenc
 draw(bill)
 
 # %% [markdown]
-# Hardly anything, it seems. The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 324 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. It is long sequences that ask for recomputation, and not large models.
+# The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 324 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. It is long sequences that ask for recomputation, and not large models.
 #
 # > **To keep.** Recompute each layer by itself: what counts is the highest moment, and a group is whole again when it is recomputed.
 
 # %% [markdown]
 # ## Scores never whole
 #
-# One thing is not in our bar, although it should be the largest of all. Attention computes a score for every pair of a query and a key. In each layer of our Llama 32 heads do so, and for 32,768 tokens the scores of all layers would take 2,199 GB<!-- =load_model("llama3_1_8b").n_layers * load_model("llama3_1_8b").n_heads * 2 * 32768**2 / GB -->. Why do they not stand in the bill?
+# One thing is not in our bar, although it should be the largest of all. Attention computes a score for every pair of a query and a key. For 32,768 tokens those of all heads and layers would take 2,199 GB<!-- =load_model("llama3_1_8b").n_layers * load_model("llama3_1_8b").n_heads * 2 * 32768**2 / GB -->. Why do they not stand in the bill?
 #
-# Because attention does not need them all at once. In lesson 09 you have put two softmaxes together with a maximum and a sum. There the two halves lay on two ranks. Here they are two pieces of the same sequence, on one device, one after the other.
+# Because attention does not need them all at once. In lesson 09 you have put two softmaxes together with a maximum and a sum. There the halves lay on two ranks. Here they are two pieces of one sequence, one after the other, on one device.
 
 # %%
 viz.plot_tiles(sequence=2048, tile=512)
 
 # %% [markdown]
-# Follow the numbers. The walk takes some queries, a row, and lets them meet some keys at a time. The orange **tile** is the only one whose scores exist. The pale ones have left nothing behind but what is written at the right, and that is small. Tiles above the diagonal are never visited, because there all keys are later than the queries.
+# Follow the numbers. Some queries, a row, meet some keys at a time. The orange **tile** is the only one whose scores exist. The pale ones have left nothing behind but what is written at the right. Tiles above the diagonal are never visited, because there all keys are later than the queries.
 #
-# What about backward? It needs the softmax's weights again, tile by tile. So it makes them a second time, from queries, keys and the sum that forward has kept. That is recomputation inside attention, and its usual name is **flash attention**.
-#
-# Below, one device computes the same attention three times: with all scores, with our tiles in PyTorch, and with PyTorch's own kernel.
+# Backward needs the softmax's weights again. It makes them a second time, tile by tile, from queries, keys and the sum that forward has kept. That is recomputation inside attention, and it is called **flash attention**. The cell computes the same attention in three ways.
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
 q, k, v = (torch.randn(1, 4, 1024, 32, requires_grad=True) for _ in range(3))
@@ -199,20 +213,20 @@ for name, attention in ways.items():
     found = torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v))
     equal = all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, right, strict=True))
     kept = saved_bytes(torch.nn.Module(), partial(attention, q, k, v))
-    peak = peak_bytes(lambda: torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v)))
+    peak = peak_bytes(lambda way=attention: torch.autograd.grad(way(q, k, v).square().sum(), (q, k, v)))
     print(f"{name:17} gradients equal: {equal}, keeps {kept / 1e6:5.1f} MB, at most {peak / 1e6:5.1f} MB")
 
 # %% [markdown]
-# All three have the same gradients. Compare the first number of each line: scores grow with the square of the sequence, and what the tiles keep grows with the sequence. With twice as many tokens the first line quadruples and the others double.
+# All three have the same gradients. But scores grow with the square of the sequence, and what the tiles keep grows with the sequence, so with twice as many tokens the first line quadruples and the others double.
 #
-# Here no digit and no freedom is lost, and hardly any time: PyTorch's kernel does not write scores to memory and read them back, so it is the fastest of the three. It needs no GPU either. You have used it since lesson 04, and that is why our bill never had this line.
+# No digit and no freedom is lost. Nor is time: PyTorch's kernel writes no scores to memory, so it is the fastest of the three, even on a CPU. You have used it since lesson 04, and that is why our bill never had this line.
 #
 # > **To keep.** Scores are kept by habit. Attention in tiles needs them one tile at a time, forward and backward.
 
 # %% [markdown]
 # ## Logits never whole
 #
-# The other tensor that nobody wants stands at the end of the model. For each token the head computes a number for every word of the vocabulary, and the loss turns all of them into one.
+# The other tensor that nobody wants stands at the end. For each token the head computes a number for every word of the vocabulary, and the loss makes one number of them all.
 #
 # **Predict.** Recompute all 32 layers, for a sequence of 32,768 tokens. The layers then keep 14.1 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).activations / GB -->. How many GB do head and loss keep? The vocabulary has 128,256 words, and the loss computes in float32.
 
@@ -234,7 +248,7 @@ predict(
 #
 # </details>
 #
-# The way out is the same as before. A loss is a sum over tokens. So take some tokens, make their logits, find their loss, and forget the logits. Backward makes them once more. This is a **chunked loss**. The cell compares both, with a vocabulary that is large beside a small model, as in Llama.
+# The way out is the same as before, because a loss is a sum over tokens. Take some tokens, make their logits, find their loss, and forget the logits. Backward makes them once more. This is a **chunked loss**.
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
 hidden, words = torch.randn(1, 512, 64, requires_grad=True), torch.randint(8192, (1, 512))
@@ -248,7 +262,8 @@ losses = {
 gradients = {name: torch.autograd.grad(loss(), hidden)[0] for name, loss in losses.items()}
 print("gradients equal:", torch.allclose(*gradients.values(), atol=1e-4))
 for name, loss in losses.items():
-    print(f"{name:13} at most {peak_bytes(lambda: torch.autograd.grad(loss(), hidden)) / 1e6:5.1f} MB")
+    peak = peak_bytes(lambda loss=loss: torch.autograd.grad(loss(), (hidden, head.weight), allow_unused=True))
+    print(f"{name:13} at most {peak / 1e6:5.1f} MB")
 
 # %% [markdown]
 # Why is the second line not a sixteenth of the first? Because some things do not come in pieces: the head's own gradient, and the gradient of what the head reads.
@@ -258,55 +273,46 @@ for name, loss in losses.items():
 # %% [markdown]
 # ## Train beside
 #
-# So much for what is kept for backward. What is left of the bar is what lasts, and it is still five times too long. Digits did not help, and time does not either, because these bytes are needed in every step. We have to pay with freedom.
+# So much for backward. What lasts is still five times too long. Digits did not help, and time does not either, because these bytes are needed in every step. We have to pay with freedom.
 #
-# Each weight *that is trained* takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter -->, and a frozen one takes 2. So train fewer. You could train the last layers alone, which saves a lot, and *Going deeper* measures it. But what you want to teach may not sit in the last layers. Can we change every layer, and yet train little?
+# A weight that is *trained* takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter -->, and a frozen one takes 2. You could train the last layers alone, which saves a lot, and *Going deeper* measures it. But what you want to teach may not sit there. Can we change every layer, and yet train little?
 #
-# Take one matrix $W$ of 4,096 rows and 4,096 columns, almost 17 million numbers. Freeze it. The change that you would train has the same size. But you may ask for a change that is a product of two narrow matrices: $A$ with 16 rows, which reads the input, and $B$ with 16 columns, which writes to the output.
+# Take one matrix $W$, 4,096 by 4,096, and freeze it. The change that you would train has the same size. But ask for a change that is a product of two narrow matrices: $A$ with 16 rows, which reads the input, and $B$ with 16 columns, which writes to the output.
 #
 # $$y = W x + s\, B A x$$
 #
 # Both together have less than a hundredth of the numbers. This is **LoRA**, *low-rank adaptation*. $A$ and $B$ are an **adapter**, and 16 is its *rank*, a word which here has nothing to do with processes.
 #
-# Where should training begin? The model is good as it is, so at first the adapter must change nothing, and $BA$ has to be 0. Could both matrices begin at 0? Then nothing would ever move: the gradient of $B$ contains $A$, and that of $A$ contains $B$. So $B$ is born 0, and $A$ random. Look at both in the first step.
+# The model is good as it is, so at first the adapter must change nothing, and $BA$ has to be 0. Could both begin at 0? Then nothing would ever move, because the gradient of $B$ contains $A$, and that of $A$ contains $B$. So $B$ is born 0, and $A$ random.
 
 # %%
 SMALL = ModelConfig(
-    name="small", hidden_size=128, n_layers=4, n_heads=4, n_kv_heads=4, ffn_size=344, vocab_size=256, tied=False
+    name="small",
+    hidden_size=128,
+    n_layers=4,
+    n_heads=4,
+    n_kv_heads=4,
+    ffn_size=344,
+    vocab_size=256,
+    tied=False,
 )
 torch.manual_seed(0)
 whole = Decoder(SMALL)
 with_lora = add_lora(deepcopy(whole), rank=8)
 print("the same output, bit by bit:", torch.equal(whole(inputs), with_lora(inputs)))
 loss_of(with_lora).backward()
-adapter = with_lora.layers["0"].attention.q_proj
-print(f"largest gradient of A {adapter.A.grad.abs().max():.1f}, of B more than 0: {bool(adapter.B.grad.any())}")
+adapter = with_lora.layers[0].attention.q_proj
+print(
+    f"largest gradient of A {adapter.A.grad.abs().max():.1f}, of B more than 0: {bool(adapter.B.grad.any())}"
+)
 trained = sum(x.numel() for x in with_lora.parameters() if x.requires_grad)
-print(f"{trained:,} numbers are trained, beside {sum(x.numel() for x in whole.parameters()):,} frozen ones")
-
-# %% [markdown]
-# **Predict.** On the 8B such adapters are half a percent of all parameters. Of the *activations* of full training, which share does this small model keep for backward now?
-
-# %%
-shares = {"LoRA": saved_bytes(with_lora, lambda: loss_of(with_lora)) / saved_bytes(whole, lambda: loss_of(whole))}
-predict(
-    "share of the activations",
-    guess=None,
-    answer=round(shares["LoRA"], 2),
-    tolerance=0.03,
-    think="through which layers the gradient has to go to reach the first adapter",
+print(
+    f"{trained:,} numbers are trained, beside {sum(x.numel() for x in whole.parameters()):,} frozen ones"
 )
 
 # %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Hardly anything is saved! To reach the adapters of the first layer, the gradient has to pass all layers above it, and for that backward needs what it always needed: queries, keys, values, gates. A frozen matrix by itself could do without its input. But $A$ reads the same input, and $A$ is trained.
-#
-# What is saved here is a copy that frozen norms do not need. On a GPU, whose norms keep no such copy, the share is 1.00.
-#
-# </details>
-#
-# **Predict.** Few numbers are trained, so is a step shorter? How many times as long as with full training do forward and backward take, on this machine and with this small model?
+# **Predict** two things. On the 8B such adapters are half a percent of all parameters. Of the *activations* of full training, which share does this small model keep for backward now? And how many times as long as with full training do forward and backward take?
+
 
 # %% varies="measured times"
 def seconds(model, repeats=6):
@@ -319,12 +325,18 @@ def seconds(model, repeats=6):
     return min(took)
 
 
-torch.set_num_threads(1)
-ratio = seconds(with_lora) / seconds(whole)
+everything = saved_bytes(whole, partial(loss_of, whole))
+predict(
+    "share of the activations",
+    guess=None,
+    answer=round(saved_bytes(with_lora, partial(loss_of, with_lora)) / everything, 2),
+    tolerance=0.03,
+    think="through which layers the gradient has to go to reach the first adapter",
+)
 predict(
     "times as long",
     guess=None,
-    answer=round(ratio, 2),
+    answer=round(seconds(with_lora) / seconds(whole), 2),
     tolerance=0.15,
     think="what a frozen matrix no longer computes, and what stands beside it instead",
 )
@@ -332,11 +344,13 @@ predict(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Each matrix has three products: one forward, one for the gradient of its input, one for its own gradient. A frozen one saves the third, so by the formula a step takes two thirds of the time. But each adapter brings six products of its own. They are narrow, so they have few operations, yet each has to be started and its result added. In a small model these small things take longer than what was saved. On the 8B the matrices are a thousand times as large, and there the formula comes closer.
+# Hardly any activation is saved! To reach the adapters of the first layer, the gradient has to pass all layers above it, and for that backward needs what it always needed. A frozen matrix by itself could do without its input. But $A$ reads the same input, and $A$ is trained. What is saved is a copy that frozen norms do not need; a GPU's norms keep no such copy, so there the share is 1.00.
+#
+# And time? Each matrix has three products: one forward, one for the gradient of its input, one for its own. A frozen one does without the third, so by the formula two thirds are left. But each adapter brings six products of its own. They have few operations, yet each has to be started and its result added, and in a small model that takes longer than what was saved. In the 8B matrices are a thousand times as large, and the formula comes closer.
 #
 # </details>
 #
-# So LoRA saves neither activations nor, in small models, time. It saves what lasts, and there it is enormous.
+# So LoRA saves neither activations nor, in small models, time. It saves what lasts: on the 8B, with all savers so far, 17.7 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True, pieces=16, adapters=Adapters(rank=16)), sequence=2048).total / GB --> are left of our bar. It fits!
 #
 # > **To keep.** LoRA takes 14 of the 16 bytes of nearly every parameter, and leaves the activations as they are.
 
@@ -344,9 +358,9 @@ predict(
 # %% [markdown]
 # ## Four bits
 #
-# Nobody trains the frozen weights, so no update of theirs can be rounded away. They only have to be *read*. How short may they be?
+# Nearly all that is left are frozen weights. Nobody updates them, so nothing of theirs can be rounded away. They only have to be *read*. How short may they be?
 #
-# Begin with 8 bits. Take the largest weight of a tensor, by size, and divide its range into 127 even steps on each side. Then a weight is the number of its step, one byte, and the length of a step is kept once, as its **scale**. This is **quantisation**, and this kind is called **absmax**.
+# Begin with 8 bits. Take the largest weight, by size, and divide the way from 0 to it into 127 even steps. A weight becomes the number of its step, in one byte, and the length of a step is kept once, as the **scale**. This is **quantisation**, of the kind called *absmax*.
 #
 # **Predict.** "8 bits save four times", people say. Your model is in bfloat16, and each 64 weights share one scale in float32. How many times fewer bytes do you keep?
 
@@ -367,7 +381,7 @@ predict(
 #
 # </details>
 #
-# Why are there scales for so few weights, when one for the whole tensor would cost nothing? Put a single large weight among a million others, and look at what happens to all of them.
+# Why a scale for so few weights, when one for the whole tensor would cost nothing? Put a single large weight among a million others, and look at what happens to all of them.
 
 # %%
 outlier = weight.clone()
@@ -383,26 +397,31 @@ for name, code in {
     print(f"{name:24} {off[0]:9.1%} {off[1]:14.1%}")
 
 # %% [markdown]
-# Read the second column from above. With one scale the outlier makes every step twenty times as long, and a million weights pay for it. With a scale for each block it spoils its own block, and no other. Real models have such outliers. With one scale, 8 bits can be worse than 4 bits in blocks.
+# Read the second column from above. With one scale the **outlier** makes every step twenty times as long, and a million weights pay for it. In blocks it spoils its own block and no other. Real models have such outliers, and then 8 bits with one scale are worse than 4 bits in blocks.
 #
-# The last line has only 4 bits. Sixteen levels are few, so it matters where they lie. Trained weights look much like a normal distribution: most are near 0, and few are near the largest.
+# The last line has only 4 bits. Sixteen levels are few, so it matters where they lie. Trained weights look much like a normal distribution: most are near 0.
 
 # %%
 even = [step / 7.5 - 1 for step in range(16)]
 viz.plot_levels({"even steps": even, "NF4": nf4_levels().tolist()})
 
 # %% [markdown]
-# A stripe holds the weights that become the same level. With even steps the stripes in the middle are crowded, and the outermost levels are hardly ever used. Below, each level lies where the bell has about equally many weights, and one is exactly 0. These are a normal distribution's *quantiles*, and the format is called **NF4**.
+# A stripe holds the weights that become the same level. With even steps the stripes in the middle are crowded, and the outermost levels are hardly used. Below, the levels lie at *quantiles*, so that they are used more evenly, and one is exactly 0. The format is called **NF4**.
 #
-# Half a bit a weight for scales is much, beside four. So the scales themselves are quantised, to 8 bits, and only one number for 256 of them stays in float32. This is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 --> instead of 4.5 bits<!-- =8 * nf4_bytes(2**24, double=False) / 2**24 -->.
+# Half a bit a weight for scales is much, beside four. So the scales are quantised as well: that is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 --> instead of 4.5 bits<!-- =8 * nf4_bytes(2**24, double=False) / 2**24 -->.
 #
-# No processor multiplies such numbers. A layer turns its codes back into bfloat16 where it uses them, once forward and once backward, and forgets the result: recomputation again. LoRA on frozen weights in NF4 is **QLoRA**.
+# A layer turns its codes back into bfloat16 where it uses them, forward and backward, and forgets the result each time. LoRA on frozen weights in NF4 is **QLoRA**.
 #
 # > **To keep.** Frozen weights need few bits, and they need them in blocks: an outlier spoils whatever shares its scale.
 
 # %%
-qlora = Recipe(recompute=True, pieces=16, adapters=lora, nf4=True)
-bill["and frozen weights in NF4: QLoRA"] = recipe_memory(LLAMA, qlora, sequence=2048)
+lora = Adapters(rank=16)
+steps = {
+    "and the loss in 16 pieces": Recipe(recompute=True, pieces=16),
+    "and LoRA": Recipe(recompute=True, pieces=16, adapters=lora),
+    "and frozen weights in NF4: QLoRA": Recipe(recompute=True, pieces=16, adapters=lora, nf4=True),
+}
+bill |= {name: recipe_memory(LLAMA, recipe, sequence=2048) for name, recipe in steps.items()}
 draw(bill)
 
 # %% [markdown]
@@ -411,6 +430,7 @@ draw(bill)
 # From 141 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=2048).total / GB --> to 7.3 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True, pieces=16, adapters=Adapters(rank=16), nf4=True), sequence=2048).total / GB -->, on the same card. Two thirds of it are free again, so let us use them for something: a sequence 16 times as long.
 
 # %%
+qlora = Recipe(recompute=True, pieces=16, adapters=lora, nf4=True)
 steps = {
     "QLoRA alone": Recipe(adapters=lora, nf4=True),
     "and layers recomputed": Recipe(adapters=lora, nf4=True, recompute=True),
@@ -423,20 +443,27 @@ draw(
 )
 
 # %% [markdown]
-# Now each saver is needed, and no two of them remove the same bytes. QLoRA alone does not help at all, because here activations are everything. Recomputation takes them away, and leaves the loss as the longest part. In pieces it is gone, and the third bar fits.
+# Now each saver is needed. QLoRA alone does not help, because here activations are nearly everything. Recomputation takes them away, and the loss is left as the longest part. In pieces it is gone, and the third bar fits.
 #
-# The last bar says what cannot be refused. Whoever wants to train *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. These bytes can only lie somewhere else. With eight such cards and FSDP each would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them. So this is where lesson 06 comes back.
+# The last bar says what cannot be refused. Whoever trains *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. These bytes can only lie somewhere else. With FSDP each of eight such cards would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them, and so lesson 06 comes back.
 #
 # > **To keep.** Savers remove different bytes, so they add up. What must be trained must be kept, and only ranks can share that.
 
 # %% [markdown]
 # ## Prove it
 #
-# Do adapters and ranks go together? Under FSDP frozen weights are sharded like all others, but only the adapters have gradients and states. Four ranks train adapters on a small Llama whose frozen weights lie in NF4, and climb the ladder.
+# Under FSDP frozen weights are sharded like all others, but only adapters have gradients and states. Four ranks train adapters beside weights in NF4, and climb the ladder.
 
 # %% varies="the last digits of rounding differ between processors"
 TINY = ModelConfig(
-    name="tiny", hidden_size=32, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=64, vocab_size=512, tied=False
+    name="tiny",
+    hidden_size=32,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    ffn_size=64,
+    vocab_size=512,
+    tied=False,
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
@@ -459,12 +486,13 @@ report = assert_parallel_equals(alone, sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks are one device. The codes travel as they are, so FSDP's gathers are a quarter as long as well.
+# On every rung the four ranks are one device. FSDP gathers the codes as they are, so its messages become short as well.
 
 # %% [markdown]
 # ## Bug museum
 #
-# Two more trainings of adapters, on four ranks with data parallelism and without codes. One is sound, and the other has a bug that was reported of a well-known library. Would you trust A or B?
+# Two more trainings of adapters, on four ranks with data parallelism and without codes. One is sound, and the other has a bug that was found in a well-known library. Would you trust A or B?
+
 
 # %% varies="thirty steps of rounding differ between processors"
 def plain_alone(train):
@@ -485,7 +513,7 @@ subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %% [markdown]
-# **Predict.** The rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after some steps. Suppose that each rank draws an adapter of its own, and nobody averages its gradients. On which rung does it fall? Then let the ladder speak of both runs.
+# Both losses fall. Suppose that one of the two runs has an adapter of its own on each rank, and nobody averages its gradients. On which rung would you look for it, if all outputs are right? Let the ladder speak of both.
 
 # %%
 from textwrap import fill
@@ -496,12 +524,6 @@ for run, make in makers.items():
         assert_parallel_equals(plain_alone, make, text, world_size=4, rungs=RUNGS[:5])
     except NotEqual as error:
         falls[run] = error
-predict(
-    "the rung on which own adapters fall",
-    guess=None,
-    answer=RUNGS.index(falls["A"].rung) + 1,
-    think="what B is before the first step",
-)
 for run, error in falls.items():
     print(f"run {run}", f"falls on: {error.rung}" if error else "is equal on every rung")
     if error:
@@ -509,20 +531,16 @@ for run, error in falls.items():
             print(fill(words_of_it[:440], 105, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# <details><summary>After your guess: why</summary>
+# $B$ is born 0 on every rank, so it does not matter which $A$ stands behind it, and every output is right. The gradients of $B$ are the first thing that differs.
 #
-# $B$ is born 0 on every rank, so it does not matter which $A$ stands behind it: all outputs are right. The gradients of $B$ are the first thing that differs, because each rank has drawn another $A$ and read other rows.
-#
-# How does one come to such a thing? The model was shared out first, by code that tells the ranks of each weight. The adapters came [afterwards](https://github.com/huggingface/transformers/pull/48792), and nobody told the ranks of them. Each trains an adapter on a quarter of the rows, with a loss that falls as it should, and rank 0 saves its own. Averaging the files does not repair it: the mean of products is not the product of means.
-#
-# </details>
+# How does one come to this? The model was shared out first, and the adapters came [afterwards](https://github.com/huggingface/transformers/pull/48792), so nobody told the ranks of them. Each trains one on a quarter of the rows, and rank 0 saves its own. Averaging the files does not repair it: the product of two means is not the mean of the products.
 #
 # > **To keep.** Add adapters before you share out the model, and look at gradients: with $B = 0$ every output is right.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# [`scripts/11_adapters.py`](scripts/11_adapters.py) has LoRA by hand under PyTorch's FSDP, and compares each adapter with one device's after five steps. [`scripts/11_checkpoint_and_accumulate.py`](scripts/11_checkpoint_and_accumulate.py) recomputes layers under DDP, with gradient accumulation, and says how many numbers wait for backward:
+# [`scripts/11_adapters.py`](scripts/11_adapters.py) has LoRA by hand under PyTorch's FSDP, and compares each adapter with one device's. [`scripts/11_checkpoint_and_accumulate.py`](scripts/11_checkpoint_and_accumulate.py) recomputes layers under DDP with gradient accumulation, and counts what waits for backward:
 #
 # `torchrun --nproc-per-node 4 scripts/11_adapters.py`
 #
@@ -533,7 +551,7 @@ for run, error in falls.items():
 # | `add_lora` | `peft.get_peft_model` | a library of Hugging Face's |
 # | `quantise` | `bitsandbytes`, `load_in_4bit` | there the 4-bit default is another format, FP4 |
 #
-# Your turn: in the first script, move the two lines that share out the model *above* the line in which one device trains. Does anything change? Then let rank 1 draw its adapters from another seed, and find out which assertion sees it.
+# Your turn: in the first script, let the model be drawn from the seed `rank` instead of 0. Which assertion sees it, and what would see it if `B` alone were compared before the first step?
 
 # %% [markdown]
 # ## When to use which
@@ -547,8 +565,6 @@ for run, error in falls.items():
 # | what lasts, and a small change will do | LoRA | freedom; no time is won |
 # | frozen weights | NF4 in blocks | digits, and some time |
 # | what lasts, and everything is to be trained | more ranks, lesson 06 | a network |
-#
-# The order in the table is a good order to try them in: the first rows cost least.
 #
 # > **To keep.** First refuse what is kept by habit, then pay with time, then with digits and freedom. What then still does not fit needs ranks.
 #
@@ -600,7 +616,10 @@ savers = {
 for name, (before, after) in savers.items():
     print(f"{name}: GB saved of how many, for 2,048, 8,192 and 32,768 tokens")
     for size in ("llama3_2_1b", "llama3_1_8b", "llama3_1_70b"):
-        pairs = [[recipe_memory(load_model(size), r, sequence=s).total / GB for r in (before, after)] for s in (2048, 8192, 32768)]
+        pairs = [
+            [recipe_memory(load_model(size), r, sequence=s).total / GB for r in (before, after)]
+            for s in (2048, 8192, 32768)
+        ]
         print(f"    {size:13}", ", ".join(f"{full - less:8,.1f} of {full:8,.1f}" for full, less in pairs))
 
 # %% [markdown]
@@ -623,7 +642,7 @@ for name, (before, after) in savers.items():
 
 # %%
 last_alone = deepcopy(whole).requires_grad_(False)
-last_alone.layers["3"].requires_grad_(True)
+last_alone.layers[3].requires_grad_(True)
 variants = {
     "LoRA, all maps": with_lora,
     "LoRA, rank 64": add_lora(deepcopy(whole), rank=64),
@@ -631,7 +650,6 @@ variants = {
     "(IA)^3": add_ia3(deepcopy(whole)),
     "the last layer alone": last_alone,
 }
-everything = saved_bytes(whole, lambda: loss_of(whole))
 for name, model in variants.items():
     share = saved_bytes(model, partial(loss_of, model)) / everything
     numbers = sum(x.numel() for x in model.parameters() if x.requires_grad)
@@ -639,6 +657,26 @@ for name, model in variants.items():
 
 # %% [markdown]
 # Where an adapter sits decides, and not how small it is. (IA)³ trains least and keeps nearly all. Freezing *lower* layers saves what no adapter does, because the gradient need not go there.
+#
+# ## Merging
+#
+# After training you may add $s\,BA$ to $W$, and the adapter costs nothing any more. This is called **merging**. But remember the weights that stood still. If $W$ lies in bfloat16, an update is rounded when it is merged. Let us see how much of it survives, where the update is a few thousandths of the weight.
+
+# %%
+torch.manual_seed(0)
+layer = LoRALinear(torch.nn.Linear(256, 256, bias=False), rank=8, scale=1.0)
+torch.nn.init.normal_(layer.B, std=0.0002)
+update = layer.scale * layer.B @ layer.A
+for dtype in (torch.float32, torch.bfloat16):
+    before = layer.base.weight.to(dtype)
+    arrived = (before + update.to(dtype)).float() - before.float()
+    lost = (arrived - update).norm() / update.norm()
+    print(
+        f"merged in {str(dtype):14} {lost.item():4.0%} of the update is lost, {(arrived == 0).float().mean():.0%} of the weights stay"
+    )
+
+# %% [markdown]
+# In bfloat16 a large part of what was learnt never arrives. So keep the adapter beside its matrix, or merge in float32 and measure before you round.
 #
 # ## Loss scaling
 #

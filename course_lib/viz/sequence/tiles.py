@@ -65,7 +65,9 @@ def _draw_square(canvas: Canvas, rows: int, visits: list[tuple[int, int]], now: 
     canvas.text(left - 14, _TOP + 12, "queries ↓", size=SMALL, colour=style.SOFT, align="end")
     canvas.box(left, _TOP, _SIDE, _SIDE, fill=style.PANEL)
     if rows > 2:
-        canvas.text(left + 0.72 * _SIDE, _TOP + 0.14 * _SIDE, "never visited", size=SMALL, colour=style.SOFT, align="middle")
+        canvas.text(
+            left + 0.72 * _SIDE, _TOP + 0.14 * _SIDE, "never visited", size=SMALL, colour=style.SOFT, align="middle"
+        )
     for number, (row, column) in enumerate(visits):
         x, y = left + column * side, _TOP + row * side
         if number <= now:
@@ -76,6 +78,8 @@ def _draw_square(canvas: Canvas, rows: int, visits: list[tuple[int, int]], now: 
             look = {"fill": "none", "stroke": style.SOFT, "stroke_width": 1.2, "stroke_dasharray": "4 3"}
             canvas.box(x + 2, y + 2, side - 4, side - 4, **look)
         colour = text_on(_NOW) if number == now else style.INK
-        canvas.text(x + side / 2, y + side / 2, str(number + 1), size=SMALL, bold=number == now, align="middle", colour=colour)
+        canvas.text(
+            x + side / 2, y + side / 2, str(number + 1), size=SMALL, bold=number == now, align="middle", colour=colour
+        )
     y = _TOP + (visits[now][0] + 0.5) * side
     canvas.text(left - 14, y, "these carry", size=SMALL, align="end")
