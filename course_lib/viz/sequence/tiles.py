@@ -53,7 +53,7 @@ def plot_tiles(sequence: int = 2048, tile: int = 512, *, now: int | None = None,
     words = [
         subtitle,
         *(f"  {name}: {size}" for name, size in sizes.items()),
-        f"  visit {now + 1} of {len(visits)}: queries of row {row + 1}, keys of column {column + 1}; earlier tiles gone",
+        f"  visit {now + 1} of {len(visits)}: queries of row {row + 1} and keys of column {column + 1}, no others",
         "  carried along a row, for each query: the output so far, and the sum so far, as a logarithm",
     ]
     return Drawing(canvas, title=title, description="\n".join(words), kinds=["formula"])
