@@ -14,11 +14,11 @@ WIDTH, LAYERS, RANK, ROWS, STEPS = 32, 3, 4, 16, 5
 class Adapted(nn.Module):
     """A frozen map, and beside it two narrow matrices; B is born 0, so nothing changes at first."""
 
-    def __init__(self, base: nn.Linear) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.base = base.requires_grad_(False)
-        self.A = nn.Parameter(torch.randn(RANK, WIDTH, dtype=torch.float64) / WIDTH)
-        self.B = nn.Parameter(torch.zeros(WIDTH, RANK, dtype=torch.float64))
+        self.base = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.A = nn.Parameter(torch.randn(RANK, WIDTH) / WIDTH)
+        self.B = nn.Parameter(torch.zeros(WIDTH, RANK))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + F.silu(self.base(x) + x @ self.A.T @ self.B.T)
@@ -41,7 +41,7 @@ def main() -> None:
     rank, ranks = mesh.get_rank(), mesh.size()
     assert ROWS % ranks == 0, "all ranks have as many rows"
     torch.manual_seed(0)  # the same model, and the same adapters, on every rank
-    models = [nn.Sequential(*(Adapted(nn.Linear(WIDTH, WIDTH).double()) for _ in range(LAYERS))) for _ in range(2)]
+    models = [nn.Sequential(*(Adapted() for _ in range(LAYERS))).double() for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     rows, goals = torch.randn(2, ROWS, WIDTH, dtype=torch.float64).to(device)
 

@@ -1,4 +1,4 @@
-"""Fewer activations on several ranks (lesson 11): torchrun --nproc-per-node 4 11_checkpoint_and_accumulate.py"""
+"""Fewer activations on ranks (lesson 11): torchrun --nproc-per-node 4 11_checkpoint_and_accumulate.py"""
 
 import os
 
@@ -41,7 +41,8 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     assert ROWS % (ranks * MICRO_BATCHES) == 0, "all micro-batches are equally long"
     torch.manual_seed(0)
-    torch.set_default_device(torch.device(device, int(os.environ["LOCAL_RANK"])) if device == "cuda" else device)
+    if device == "cuda":
+        torch.set_default_device(torch.device(device, int(os.environ["LOCAL_RANK"])))
     whole, thrifty = Tower(False).double(), Tower(True).double()
     thrifty.load_state_dict(whole.state_dict())
     rows = torch.randn(ROWS, WIDTH, dtype=torch.float64)
@@ -59,9 +60,8 @@ def main() -> None:
     for one, right in zip(thrifty.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(one.grad, right.grad)
     if rank == 0:
-        print(
-            f"{ranks} ranks agree with one device: gradients; {after:,} numbers wait instead of {before:,}", flush=True
-        )
+        told = f"{after:,} numbers wait for backward instead of {before:,}"
+        print(f"{ranks} ranks agree with one device on all gradients; {told}", flush=True)
     dist.barrier()  # who left first would cut the connections of those who still work
     dist.destroy_process_group()
     os._exit(0)  # gloo's threads still live, and must not meet Python's end

@@ -27,8 +27,11 @@ SCRIPTS = sorted((ROOT / "notebooks/scripts").glob("*.py"))
 COLLECTIVES = ROOT / "notebooks/scripts/02_collectives.py"
 FINE_TUNING = ROOT / "notebooks/scripts/07_llama_or_olmo.py"  # it reads and writes models
 EXPERTS = ROOT / "notebooks/scripts/09_experts.py"  # a layer of its own
+ADAPTERS = ROOT / "notebooks/scripts/11_adapters.py"  # a model of its own, and so has the next one
+CHECKPOINTS = ROOT / "notebooks/scripts/11_checkpoint_and_accumulate.py"
 STANDS_STILL = ROOT / "notebooks/scripts/12_stands_still.py"  # it never ends
-STAGES = [path for path in SCRIPTS if path not in (COLLECTIVES, FINE_TUNING, EXPERTS, STANDS_STILL)]
+BESIDE = (COLLECTIVES, FINE_TUNING, EXPERTS, ADAPTERS, CHECKPOINTS, STANDS_STILL)
+STAGES = [path for path in SCRIPTS if path not in BESIDE]
 ALONE, *ON_RANKS, RESUMING, LONG_CONTEXTS = STAGES
 LINES = {COLLECTIVES: 60, FINE_TUNING: 122}
 STEP = re.compile(r"step (\d+): loss ([\d.]+), gradients of length ([\d.]+)")
@@ -128,6 +131,12 @@ def test_experts_on_ranks_are_one_device_s(kept, ranks, tmp_path):
     assert ran(kept(ranks), EXPERTS, cwd=tmp_path).startswith(f"{ranks} ranks agree")
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("script", [ADAPTERS, CHECKPOINTS], ids=lambda path: path.stem)
+def test_adapters_and_recomputed_layers_on_ranks_are_one_device_s(kept, script, ranks, tmp_path):
+    assert ran(kept(ranks), script, cwd=tmp_path).startswith(f"{ranks} ranks agree")
+
+
 @pytest.fixture(scope="module")
 def whole(kept, text, tmp_path_factory):
     """What a stage prints if nothing stops it: each is run once on so many ranks, in a folder of its own."""
@@ -190,6 +199,14 @@ def test_gathered_scores_give_the_same_losses_as_lesson_05_says(kept, tmp_path, 
     )
     (tmp_path / "changed.py").write_text(gathered)
     assert steps_of(ran(kept(4), tmp_path / "changed.py", text, cwd=tmp_path)) == same(steps)
+
+
+def test_models_drawn_from_other_seeds_are_seen_as_lesson_11_says(kept, tmp_path):
+    text = ADAPTERS.read_text()
+    (tmp_path / "changed.py").write_text(text.replace("torch.manual_seed(0)", "torch.manual_seed(rank)"))
+    with kept(2).started(tmp_path / "changed.py", cwd=tmp_path) as run:
+        assert set(run.wait(100)) - {0, None}
+    assert "AssertionError: " in (tmp_path / "err").read_text()
 
 
 def test_positions_in_order_give_the_same_losses_as_lesson_09_says(kept, tmp_path, text, steps):
