@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from course_lib.cli.train_config import read_train
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, load_model
 from course_lib.costs.model.activations import head_activations, layer_activations
 from course_lib.costs.model.checkpointing import (
@@ -17,6 +18,9 @@ from course_lib.costs.model.checkpointing import (
     recompute_peak_bytes,
     recomputed_bytes,
 )
+from course_lib.costs.sweep.gpu_memory import gpu_memory
+from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.software import Software
 from course_lib.gauges.allocated import allocated_bytes, peak_bytes, saved_bytes
 from course_lib.models.decoder import Decoder
 from course_lib.savers.checkpointing import checkpoint_layers
@@ -166,3 +170,54 @@ def test_what_the_formulas_refuse():
         recomputed_bytes(SMALL, **sizes, group=0)
     with pytest.raises(ValueError, match=r"chunked_head_activations: pieces=0; a loss is made of pieces; give pieces"):
         chunked_head_activations(SMALL, **sizes, pieces=0)
+
+
+@pytest.mark.parametrize(("group", "keep", "pieces"), [(1, "matmuls", 1), (3, "nothing", 4), (7, "attention", 1000)])
+def test_the_one_question_of_memory_counts_the_same(group, keep, pieces):
+    """What doctor asks for a run: with one unit of memory beside, which is none."""
+    sizes = {**SIZES, "itemsize": 4}
+    job = Job(
+        model=SMALL,
+        batch=3,
+        sequence=65,
+        recompute="full",
+        group=group,
+        keep=keep,
+        loss_pieces=pieces,
+        itemsize=4,
+        logit_bytes=4,
+        fused_norms=False,
+        software=Software(kind="legacy", kernel="flash2"),
+        beside=False,
+    )
+    found = gpu_memory(job)
+    head = sum(saved.nbytes for saved in chunked_head_activations(SMALL, **sizes, pieces=pieces))
+    angles = 4 * 65 * SMALL.head_size // 2
+    peak = recompute_peak_bytes(SMALL, **sizes, group=group, keep=keep)
+    bare = 3 * 65 * 64 * 4  # a group's first input, which is counted as kept
+    assert (found.activations, found.head) == (peak - angles - bare, head)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("recompute_group=2", "recompute_group=2 without recompute; it says how layers compute twice; add recompute=t"),
+        ("recompute_keep=attention", "recompute_keep=attention without recompute; "),
+        (
+            "recompute=true recompute_keep=all",
+            "recompute_keep='all'; not a known kind; choose from nothing",
+        ),
+        (
+            "recompute=true recompute_group=0",
+            "recompute_group=0; recompute_group is positive",
+        ),
+        ("engine=torch recompute=true recompute_group=2", "engine=torch with recompute_group=2; PyTorch's engine com"),
+        ("engine=torch loss_chunks=2", "engine=torch with loss_chunks=2; PyTorch's engine makes the logits at once; "),
+        ("model=tiny_mixtral recompute=true recompute_keep=matmuls", "recompute_keep=matmuls with 8 experts; how many"),
+        ("dp=2 zero_stage=3 param_dtype=bfloat16 loss_chunks=2", "param_dtype=bfloat16 with loss_chunks=2; stage 3 g"),
+    ],
+)
+def test_what_train_refuses_of_them(given, said):
+    with pytest.raises(ValueError) as caught:
+        read_train(given.split())
+    assert str(caught.value).startswith(f"train: {said}")

@@ -9,11 +9,12 @@ Source: Chen et al. 2016, Training deep nets with sublinear memory cost, section
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.activations import (
     Saved,
+    attention_activations,
     checkpointed_activations,
     head_activations,
     layer_activations,
@@ -29,7 +30,7 @@ def kept_results(
 ) -> tuple[Saved, ...]:
     """Results of one layer that are kept beside its input: of all products with weights, or of attention.
 
-    Raises: ValueError for an unknown choice, or for layers that `layer_activations` does not know.
+    Raises: ValueError for an unknown choice, and for products of experts, whose sizes depend on numbers.
     """
     if keep not in get_args(KeptResults):
         way_out = f"choose from {', '.join(get_args(KeptResults))}"
@@ -39,8 +40,11 @@ def kept_results(
         return ()
     if keep == "attention":
         names = ("attention output", "log-sum-exp of scores")
-        everything = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
+        everything = attention_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
         return tuple(saved for saved in everything if saved.name in names)
+    if config.n_experts > 1:
+        values, rule = f"keep={keep!r} with {config.n_experts} experts", "how many tokens pass an expert is not known"
+        raise ValueError(four_parts("kept_results", values, rule, "choose 'attention' or 'nothing'"))
     widths: dict[str, tuple[int, Literal["tp", "sequence"]]] = {
         "query": (config.query_size, "tp"),
         "key": (config.kv_size, "tp"),
@@ -67,7 +71,7 @@ def recomputed_bytes(
     """
     if group < 1:
         raise ValueError(four_parts("recomputed_bytes", f"group={group}", "a group has layers", "give group >= 1"))
-    sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
+    sizes: dict[str, Any] = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
     inputs = checkpointed_activations(config, **sizes) * -(-config.n_layers // group)
     results = kept_results(config, **sizes, keep=keep) * config.n_layers
     angles = _FP32 * sequence * config.head_size // 2 if config.positions == "rotary" else 0  # all layers share them
@@ -82,7 +86,7 @@ def recompute_peak_bytes(
     Gradients and what an operator needs while it computes come on top.
     Raises: ValueError as `recomputed_bytes`, and for layers that `layer_activations` does not know.
     """
-    sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
+    sizes: dict[str, Any] = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
     kept = recomputed_bytes(config, **sizes, group=group, keep=keep)
     head = sum(saved.nbytes for saved in head_activations(config, **sizes))  # backward is through with it
     everything = sum(saved.nbytes for saved in layer_activations(config, **sizes))
@@ -91,7 +95,7 @@ def recompute_peak_bytes(
 
 def best_group(config: ModelConfig, *, batch: int, sequence: int, itemsize: int) -> int:
     """The group with the lowest peak; of several the smallest."""
-    sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
+    sizes: dict[str, Any] = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
     return min(range(1, config.n_layers + 1), key=lambda group: recompute_peak_bytes(config, **sizes, group=group))
 
 
