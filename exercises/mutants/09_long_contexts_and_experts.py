@@ -119,6 +119,88 @@ HANGS["09.3", "values"] = {
     },
 }
 
+# 09.4 ------------------------------------------------------------------------------------------------------------
+
+HOME, HIDDEN = (
+    "        if p > 1:\n            of_both = hop(of_both, coming)\n",
+    "mine < torch.tensor(positions[source])",
+)
+ADDED = "        of_both += torch.stack([of_scores.mT @ q, weights.mT @ gradient])\n"
+RETURNED = "return of_q, of_both[0], of_both[1]"
+
+WRONG["09.4", "values"] = {
+    "rank 0 returned Tensor, not 3 things: the gradient of q": {RETURNED: "return of_q"},
+    "the gradient of q on rank 0 is the gradient of k; return in this order": {
+        RETURNED: "return of_both[0], of_both[1], of_q",
+    },
+    "the gradient of k on rank 0: shape (4, 2, 3), expected (2, 4, 3)": {
+        RETURNED: "return of_q, of_both[0].transpose(0, 1), of_both[1]"
+    },
+    "what a rank returns are the gradients of the next rank's keys": {HOME: HOME.replace("p > 1", "step < p - 1")},
+    "They are one hop from home: after the last term": {HOME: "", ADDED: HOME + ADDED},
+    "the gradients of k and v have this rank's own term alone": {
+        ADDED: ADDED.replace("of_both +=", "of_both = of_both + (step == 0) *"),
+        HOME: "",
+    },
+    "the terms of all blocks were added up on the rank that made them": {HOME: ""},
+    "the rank's own keys and values were used in each step": {"keys, values = both": "keys, values = k, v"},
+    "keys have travelled, and values have stayed": {"keys, values = both": "keys, values = both[0], v"},
+    "each block's weights add up to 1 by themselves": {
+        "(scores - lse.unsqueeze(-1)).exp()": "scores.softmax(-1).nan_to_num()"
+    },
+    "holds nan, not a number: exp(score - lse) of a masked score is 0": {
+        "(scores - lse.unsqueeze(-1)).exp()": "scores.softmax(-1)"
+    },
+    "was taken over each block": {
+        "gradient @ values.mT - mean": (
+            "gradient @ values.mT - (weights * (gradient @ values.mT)).sum(-1, keepdim=True)"
+        )
+    },
+    "the mean over all keys is missing": {" - mean)": ")"},
+    "the gradient of q is the term of the block that came last": {"of_q += of": "of_q = of"},
+    "row against column": {HIDDEN: "torch.arange(len(mine)).unsqueeze(-1) < torch.arange(both.shape[2])"},
+    "no key is masked": {HIDDEN: "torch.zeros(1, dtype=torch.bool)"},
+    "only the rank's own block is masked": {HIDDEN: f"({HIDDEN}) & torch.tensor(source == rank)"},
+    "the mask is that of another rank's positions": {HIDDEN: "mine < torch.tensor(positions[(rank + step) % p])"},
+    "scores were divided by the root of D, and their gradient was not": {" - mean) / root": " - mean)"},
+    "the gradient of q is exactly 1/4 of the reference: divided by the number of ranks?": {
+        RETURNED: "return of_q / p, of_both[0] / p, of_both[1] / p"
+    },
+    "the gradient of k is exactly 1/4 of the reference: divided by the number of ranks?": {
+        RETURNED: "return of_q, of_both[0] / p, of_both[1] / p"
+    },
+    "the gradient of k on rank 0 is no multiple": {"[of_scores.mT @ q,": "[scores.exp().mT @ q,"},
+    "the gradient of v on rank 0 is no multiple": {"weights.mT @ gradient]": "of_scores.mT @ gradient]"},
+    "right values, but by comm.all_reduce: this exercise asks you to build it": {
+        RETURNED: "comm.all_reduce(torch.zeros(4))\n    " + RETURNED
+    },
+    "right values, but nothing is in the ledger": {
+        "receiving = comm.irecv(into, (rank - 1) % p)": "receiving = dist.irecv(into, (rank - 1) % p)",
+        "comm.isend(x, (rank + 1) % p).wait()": "dist.isend(x, (rank + 1) % p).wait()",
+    },
+    "right, but `out` on rank 0 is overwritten": {"(gradient * out)": "out.mul_(gradient)"},
+}
+WRONG["09.4", "uneven"] = {
+    "4 ranks, 13 positions, zigzag: an error": {"len(positions[coming])": "len(mine)"},
+}
+WRONG["09.4", "ring"] = {
+    "rank 0 sends 2496 bytes, target 2208: that is one hop of keys and values more than needed": {
+        "if step < p - 1:": "if p > 1:"
+    },
+    "in this ring it sends to rank 1 alone": {
+        "    return of_q": (
+            "    if p > 1:\n        got = comm.irecv(torch.empty(1), (rank + 1) % p)\n"
+            "        comm.isend(torch.zeros(1), (rank - 1) % p).wait()\n        got.wait()\n    return of_q"
+        ),
+    },
+}
+HANGS["09.4", "values"] = {
+    "rank 0 waits in isend to 1": {
+        "        receiving = comm.irecv(into, (rank - 1) % p)\n": "",
+        "        receiving.wait()\n": "        comm.recv(into, (rank - 1) % p)\n",
+    },
+}
+
 
 # 09.7 ------------------------------------------------------------------------------------------------------------
 

@@ -203,7 +203,84 @@ def ring_attention(q, k, v, positions):
 check("09.3", ring_attention)
 # hint("09.3")
 
-# ===== below this line: exercises 09.7 and later (joined at the end) =====
+# %% [markdown]
+# ## 09.4
+#
+# *Write · hard · core · 60 minutes.* **You learn** to bring gradients home that were made on other ranks.
+#
+# In forward a rank used the keys of all others and kept none of them. For backward they have to go round once more. But now something
+# comes of it for their owner. A key has been seen by queries on many ranks, and each of them has a term of its gradient. So this gradient
+# travels with the key: it begins with zeros, and each rank adds its term before it passes both on. With four ranks, this
+# happens to the keys of rank 2:
+#
+# ```text
+#             step 0    step 1    step 2    step 3    at last
+# keys        rank 2    rank 3    rank 0    rank 1    -
+# gradient    rank 2    rank 3    rank 0    rank 1    rank 2
+# terms of    q of 2    q of 3    q of 0    q of 1
+# ```
+#
+# After the last term the keys are no longer needed, and their gradient is one hop from home. So it makes a hop more than they do.
+
+# %% [markdown]
+# What does one block give backward? A softmax divides by a sum over *all* keys, and a rank has only some of them. It can do its part if
+# it knows two numbers for each query.
+#
+# The first is `lse`, which forward has kept: the logarithm of the sum of exp(score) over all keys that the query sees. So exp(score - lse) is
+# what a key weighs in the whole softmax, whichever block it is in.
+#
+# The second is a mean. If a score grows, its key weighs more and all others less. So the gradient of a score is its weight times the
+# difference of two numbers: the gradient of this weight, and the mean of that over all keys, weighed. It looks as if this mean needed a trip of its own. But the
+# gradient of a weight is the product of `gradient` with a value, and the weighed mean of the values is `out`. So the mean is the
+# product of `gradient` with `out`, of the same query, and both are at home.
+
+# %% [markdown]
+# `gradient` is that of the output of this rank's positions. `positions`, the scores, and what a query sees are those of 09.3.
+#
+# **Target:** the gradients of this rank's q, k and v, as one device has them. A rank sends to the next one alone. Keys and values make p - 1
+# hops, and their gradients p at most.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_backward(q, k, v, out, lse, gradient, positions):
+    """Return three tensors: the gradients of q, k and v, each (heads, n, D).
+
+    q, k, v, out, gradient: (heads, n, D), lse: (heads, n), those of this rank's n positions.
+    positions: for each rank a list of its positions in the text.
+    """
+    ### BEGIN SOLUTION
+    rank, p, root = dist.get_rank(), dist.get_world_size(), q.shape[-1] ** 0.5
+    mine = torch.tensor(positions[rank]).unsqueeze(-1)
+    mean = (gradient * out).sum(-1, keepdim=True)
+    both = torch.stack([k, v])
+    of_q, of_both = torch.zeros_like(q), torch.zeros_like(both)
+
+    def hop(x, coming):
+        into = x.new_empty(2, len(q), len(positions[coming]), q.shape[-1])
+        receiving = comm.irecv(into, (rank - 1) % p)
+        comm.isend(x, (rank + 1) % p).wait()
+        receiving.wait()
+        return into
+
+    for step in range(p):
+        source, coming = (rank - step) % p, (rank - step - 1) % p
+        keys, values = both
+        hidden = mine < torch.tensor(positions[source])
+        scores = (q @ keys.mT / root).masked_fill(hidden, -torch.inf)
+        weights = (scores - lse.unsqueeze(-1)).exp()
+        of_scores = weights * (gradient @ values.mT - mean) / root
+        of_q += of_scores @ keys
+        of_both += torch.stack([of_scores.mT @ q, weights.mT @ gradient])
+        if step < p - 1:
+            both = hop(both, coming)
+        if p > 1:
+            of_both = hop(of_both, coming)
+    return of_q, of_both[0], of_both[1]
+    ### END SOLUTION
+
+
+check("09.4", ring_backward)
+# hint("09.4")
 
 # %% [markdown]
 # ## 09.7
