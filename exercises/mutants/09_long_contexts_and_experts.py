@@ -349,6 +349,116 @@ WRONG["09.10", "drawn"] = {
     },
 }
 
+# 09.11 -----------------------------------------------------------------------------------------------------------
+
+GATHERED = "(all_gather_single_autograd(x.contiguous(), 2, dist.group.WORLD) for x in (k, v))"
+ROTATED, SHOWN_TO = "q, k = rotated(q, mine), rotated(k, mine)", "attn_mask=mine[:, None] >= theirs"
+SUMMED = "            dist.all_reduce(weight.grad)\n"
+DIVISOR, LOSS_SUM = "(targets != -100).sum()  # of all ranks", "        dist.all_reduce(whole)\n"
+CUT_FIRST = {
+    "targets = tokens[:, :-1], labels[:, 1:]": (
+        "targets = tokens[:, :-1], F.pad(labels[:, mine][:, 1:], (0, 1), value=-100)"
+    ),
+    "targets[:, mine].flatten()": "targets.flatten()",
+}
+
+WRONG["09.11", "sgd"] = {
+    "the text of the script": {'    main(sys.argv[1])\n"""\n': '    main(sys.argv[1])\n"""\nshared_sequences = 7\n'},
+    "answer-0.pt is to hold a dict with 'weights', 'losses' and 'shares'": {', "shares": shares': ""},
+    "there is no answer-1.pt in the folder": {"    torch.save(answer": "    if rank == 0:\n        torch.save(answer"},
+    "each rank divides by its own labels and the means are averaged": {
+        DIVISOR: "(targets[:, mine] != -100).sum() / len(positions)"
+    },
+    "each rank divides by its own labels and the gradients are added up": {DIVISOR: "(targets[:, mine] != -100).sum()"},
+    "everything is divided by the ranks once more": {SUMMED: SUMMED + "            weight.grad /= len(positions)\n"},
+    "every gradient is too large by the number of processes": {
+        SUMMED: SUMMED + "            weight.grad *= len(positions)\n"
+    },
+    "the loss is divided by all positions": {DIVISOR: "targets.numel()"},
+    "losses are added up and not divided": {DIVISOR: "1"},
+    "what rank 0 learns if nobody adds up gradients": {SUMMED: "            pass\n"},
+    "a weight has no gradient on this rank. Does the gather give nothing back": {
+        GATHERED: GATHERED.replace("x.contiguous()", "x.detach().contiguous()")
+    },
+    "gathered without their gradient": {
+        GATHERED: GATHERED.replace("x.contiguous()", "x.detach().contiguous()"),
+        "for weight in model.parameters():": "for weight in (w for w in model.parameters() if w.grad is not None):",
+    },
+    "from its own queries alone": {
+        GATHERED: GATHERED.replace("x.contiguous()", "x.detach().contiguous()"),
+        "    return F.scaled": (
+            "    n = len(mine)\n"
+            "    spans = [slice(n * one, n * (one + 1)) for one in range(len(positions))]\n"
+            "    k, v = (\n"
+            "        torch.cat([own if r == dist.get_rank() else x[:, :, span] for r, span in enumerate(spans)], 2)\n"
+            "        for x, own in ((k, own_k), (v, own_v))\n"
+            "    )\n"
+            "    return F.scaled"
+        ),
+        "    k, v = (all_gather": "    own_k, own_v = k, v\n    k, v = (all_gather",
+    },
+    "each rank counts its positions from 0": {ROTATED: "q, k = (rotated(x, torch.arange(len(mine))) for x in (q, k))"},
+    "keys are not rotated": {ROTATED: "q = rotated(q, mine)"},
+    "row against column, as is_causal does": {SHOWN_TO: "is_causal=True"},
+    "the gathered keys to lie in the sequence's order": {SHOWN_TO: "attn_mask=mine[:, None] >= torch.arange(16)"},
+    "no key is masked": {SHOWN_TO: "attn_mask=None"},
+    "to guess the token that it reads": {"labels[:, 1:]  #": "labels[:, :-1]  #"},
+    "labels are cut first and shifted then": CUT_FIRST,
+    "2 processes: rank 0: the weights are what comes out if labels are cut first": {
+        **CUT_FIRST,
+        DIVISOR: "(labels[:, 1:] != -100).sum()",
+    },
+    "a gradient is left from the step before": {"        optimizer.zero_grad()\n": ""},
+    "the weights are those of the start": {"        optimizer.step()\n": ""},
+    "by the losses, the first forward is right, and its gradient is not": {
+        SUMMED: SUMMED + "        model.norm.weight.grad *= 0.5\n"
+    },
+    "is it summed twice?": {SUMMED: SUMMED + SUMMED},
+    "rank 1: head.weight has moved exactly 2.0 x as far as on one device; rank 0's weights are right": {
+        "    answer = ": (
+            '    model.head.weight.data += rank * (model.head.weight.data - task["weights"]["head.weight"])\n'
+            "    answer = "
+        )
+    },
+    "'losses' has 1.9024, exactly 1/2 of": {LOSS_SUM: LOSS_SUM + "        whole /= len(positions)\n"},
+    "and that is this rank's share": {LOSS_SUM: ""},
+    "and that is the loss of all ranks": {
+        "        shares.append(loss.item())\n": "",
+        LOSS_SUM: LOSS_SUM + "        shares.append(whole.item())\n",
+    },
+    "the task says which positions it reads": {
+        "    positions = task": "    positions = torch.arange(16).view(dist.get_world_size(), -1).tolist()\n    task"
+    },
+    "'losses' is to be a list of 3 numbers": {"losses.append(whole.item())": "losses = whole.item()"},
+    "3.0 x its keys and values of 3 steps: are they copied for their query heads first?": {
+        "x.contiguous()": "x.repeat_interleave(3, 1)"
+    },
+    "2.5 x its keys and values of 3 steps: gather them once in each layer, and nothing else": {
+        GATHERED: GATHERED + "\n    all_gather_single_autograd(q.detach().contiguous(), 2, dist.group.WORLD)"
+    },
+    "does another call bring them, or does each rank compute positions of others?": {
+        "model(inputs[:, mine], positions)": "model(inputs, positions)[:, mine]",
+        "    mine, theirs = ": "    mine, theirs = torch.arange(16), torch.arange(16)  # ",
+        GATHERED: "(k, v)",
+    },
+    "B to all-reduces, 2.0 x the gradients": {SUMMED: SUMMED + "            dist.all_reduce(weight.grad.clone())\n"},
+    "values right, but rank 0 makes reduce of": {
+        LOSS_SUM: LOSS_SUM + "        dist.reduce(loss.detach().clone(), 0)\n"
+    },
+    "it imports course_lib": {"import sys\n": "import sys\nfrom course_lib import comm\n"},
+}
+WRONG["09.11", "adamw"] = {
+    "4 processes: rank 0: embedding.weight holds nan or inf, not a number: the mean over no label is nan": {
+        DIVISOR: "(own := (targets[:, mine] != -100).sum()) * own / (targets != -100).sum()"
+    },
+    "'losses' has nan: the mean over no label is nan": {
+        'reduction="sum")': 'reduction="mean") * (targets[:, mine] != -100).sum()'
+    },
+    "an error on rank 3": {
+        "        loss.backward()": "        if (targets[:, mine] != -100).any():\n            loss.backward()"
+    },
+}
+
 # 09.12 -----------------------------------------------------------------------------------------------------------
 
 SUM = "    dist.all_reduce(router.grad)\n"

@@ -610,6 +610,140 @@ check("09.10", find_wrong)
 # hint("09.10")
 
 # %% [markdown]
+# ## 09.11
+#
+# *Own file · hard · core · 50 minutes.* **You learn** to train on sequences that several ranks share, with nothing but PyTorch.
+#
+# Write a script for `torchrun` that trains the small Llama below. Each rank reads some positions of every sequence, and gathers keys and
+# values. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which every process starts |
+# | `batches` | for each step a pair, `tokens` and `labels`, both (2, 17) |
+# | `positions` | for each rank a list of the positions that it reads, from 0 to 15, equally many on each |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+#
+# The first 16 tokens of a row are read, and position i is to guess label i + 1. A label of -100 does not count, as
+# `F.cross_entropy` has it. So ranks have different numbers of labels to guess, perhaps none. On one device, attention is this:
+#
+# ```python
+# q, k = rotated(q, torch.arange(16)), rotated(k, torch.arange(16))
+# return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+# ```
+
+# %% [markdown]
+# The loss of a batch is the mean over **all its labels that count**, on whichever rank they are. A rank's share of it is what its own
+# positions add: the shares of all ranks add up to the loss. At the end each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: under `weights` the
+# model's state dict, and under `losses` and `shares` a number for each batch, before its step.
+#
+# PyTorch has a `context_parallel` of its own, but in release 2.13 it does not run on CPUs. What does run is
+# `all_gather_single_autograd(x, dim, group)`. It puts the ranks' parts one behind the other along `dim`, and its backward is a
+# reduce-scatter.
+#
+# **Target:** the weights of one device, with SGD and with AdamW. In each layer a rank gathers its keys and values once, two heads of each, and
+# their gradients come back once. In each step the gradients of the weights are summed over the ranks once. Besides that, only losses travel.
+#
+# To start it yourself, run `save_script("09.11", shared_sequences)`. [The script of lesson 09](../../notebooks/scripts/09_long_contexts.py) does the same
+# under FSDP, for one fixed order of positions.
+
+# %% nbgrader={"grade": false, "grade_id": "09-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+shared_sequences = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._functional_collectives import all_gather_single_autograd
+from torch.nn import functional as F
+
+WORDS, WIDTH, INNER, HEADS, KV_HEADS, DIM, LAYERS = 42, 20, 28, 6, 2, 4, 2
+
+
+def rotated(x, positions):
+    a, b = x.chunk(2, dim=-1)
+    angle = positions[:, None] / 100 ** (torch.arange(DIM // 2).double() / (DIM // 2))
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def attention(q, k, v, positions):
+    # q is (B, 6, n, 4), k and v are (B, 2, n, 4), positions are those of the task.
+    ### BEGIN SOLUTION
+    mine, theirs = torch.tensor(positions[dist.get_rank()]), torch.tensor(positions).flatten()
+    q, k = rotated(q, mine), rotated(k, mine)
+    k, v = (all_gather_single_autograd(x.contiguous(), 2, dist.group.WORLD) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mine[:, None] >= theirs, enable_gqa=True)
+    ### END SOLUTION
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.o = nn.Linear(WIDTH, HEADS * DIM, bias=False), nn.Linear(HEADS * DIM, WIDTH, bias=False)
+        self.k, self.v = (nn.Linear(WIDTH, KV_HEADS * DIM, bias=False) for _ in range(2))
+        self.up, self.down = nn.Linear(WIDTH, INNER, bias=False), nn.Linear(INNER, WIDTH, bias=False)
+
+    def forward(self, x, positions):
+        read = self.norm1(x)
+        q, k, v = (one(read).unflatten(-1, (-1, DIM)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        x = x + self.o(attention(q, k, v, positions).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, tokens, positions):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, positions)
+        return self.head(self.norm(x))
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    task = torch.load(f"{folder}/task.pt")
+    positions = task["positions"]
+    model = Model().double()
+    model.load_state_dict(task["weights"])
+    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
+    ### BEGIN SOLUTION
+    mine, losses, shares = positions[rank], [], []
+    for tokens, labels in task["batches"]:
+        inputs, targets = tokens[:, :-1], labels[:, 1:]  # shift first, then cut
+        logits = model(inputs[:, mine], positions)
+        total = F.cross_entropy(logits.flatten(0, 1), targets[:, mine].flatten(), reduction="sum")
+        loss = total / (targets != -100).sum()  # of all ranks
+        loss.backward()
+        for weight in model.parameters():
+            dist.all_reduce(weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        shares.append(loss.item())
+        whole = loss.detach()
+        dist.all_reduce(whole)
+        losses.append(whole.item())
+    answer = {"weights": model.state_dict(), "losses": losses, "shares": shares}
+    torch.save(answer, f"{folder}/answer-{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()  # who left first would cut the connections of those who still work
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("09.11", shared_sequences)
+# hint("09.11")
+
+# %% [markdown]
 # ## 09.12
 #
 # *Own file · hard · useful · 45 minutes.* **You learn** to spread experts with nothing but PyTorch, and whose gradient is whole afterwards.
