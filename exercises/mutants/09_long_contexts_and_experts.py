@@ -202,6 +202,83 @@ HANGS["09.4", "values"] = {
 }
 
 
+# 09.5 ------------------------------------------------------------------------------------------------------------
+
+LATE, BACK = "*pieces[2 * p - 1 - rank].tolist()", "gathered.argsort().tolist()"
+PIECES, HELD = "torch.arange(length).tensor_split(2 * p)", "[start + position for position in mine]"
+
+WRONG["09.5", "one"] = {
+    "returned list_iterator, not four things: held, angles, back, pairs": {
+        f"return held, angles, {BACK}, pairs": "return iter(held)"
+    },
+    "returned 3 things, not four things": {f"return held, angles, {BACK}, pairs": "return held, angles, pairs"},
+    "a whole number is wanted, and 0.5 is none": {HELD: "[start + position + 0.5 for position in mine]"},
+    "each rank has one run of tokens": {PIECES: "torch.arange(length).tensor_split(p)", LATE: ""},
+    "tokens are dealt out one by one": {"[*pieces[rank].tolist(), " + LATE + "]": "list(range(rank, length, p))"},
+    "rank r has piece 2p - 1 - r": {LATE: "*pieces[p + rank].tolist()"},
+    "the second piece runs backwards": {LATE: "*pieces[2 * p - 1 - rank].flip(0).tolist()"},
+    "angles counts a rank's tokens from 0": {
+        "angles[rank] += mine": "angles[rank] += range(len(mine))",
+        "in angles]": "in held]",
+    },
+    "back says where each gathered token belongs": {BACK: "gathered.tolist()"},
+    "back is the row's own order": {BACK: "gathered.sort().values.tolist()"},
+    "pairs leaves a query's own key out": {"sum(position + 1": "sum(position"},
+    "pairs has a rank's own keys alone": {"sum(position + 1 for position in mine)": "len(mine) * (len(mine) + 1) // 2"},
+    "pairs has those that the mask hides": {"sum(position + 1 for position in mine)": "len(mine) * start"},
+    "held of rank 0 is [": {HELD: "[start + position + 1 for position in mine]"},
+    "pairs is [": {"sum(position + 1": "2 * sum(position + 1"},
+}
+WRONG["09.5", "documents"] = {
+    "held has positions within documents": {
+        f"return held, angles, {BACK}": f"return angles, angles, {BACK}",
+    },
+    "the row was cut as one document": {
+        "for length in lengths:": "for length in [sum(lengths)]:",
+        "    gathered =": (
+            "    at = [i for n in lengths for i in range(n)]\n"
+            "    angles = [[at[token] for token in mine] for mine in held]\n    gathered ="
+        ),
+    },
+    "held has the front pieces of all documents first": {
+        "    gathered =": (
+            "    lists = [sorted(zip(h, a), key=lambda one: (one[1] >= half(one, lengths), one[0])) for h, a in "
+            "zip(held, angles)]\n"
+            "    held, angles = ([[one[i] for one in mine] for mine in lists] for i in (0, 1))\n    gathered ="
+        ),
+        "    held, angles, start =": (
+            "    def half(one, lengths):\n        return lengths[[one[0] - one[1] == sum(lengths[:n]) for n in "
+            "range(len(lengths))].index(True)] / 2\n\n    held, angles, start ="
+        ),
+    },
+    "angles has places in the row": {
+        "angles[rank] += mine": f"angles[rank] += {HELD}",
+        "sum(position + 1 for position in mine) for mine in angles": (
+            "sum(token + 1 - max(n for n in starts if n <= token) for token in mine) for mine in held"
+        ),
+        "    pairs =": "    starts = [sum(lengths[:n]) for n in range(len(lengths))]\n    pairs =",
+    },
+    "pairs lets a query see the documents before its own": {"in angles]": "in held]"},
+}
+WRONG["09.5", "uneven"] = {
+    "the pieces are those of `chunk`": {
+        PIECES: "[torch.arange(length)[i * -(-length // (2 * p)):][:-(-length // (2 * p))] for i in range(2 * p)]"
+    },
+    "each document was cut for p ranks first": {
+        PIECES: (
+            "torch.arange(length).split([-(-n // 2) for n in sizes(length)] + [n // 2 for n in sizes(length)[::-1]])"
+        ),
+        "    held, angles, start =": (
+            "    def sizes(length):\n        return [len(x) for x in torch.arange(length).tensor_split(p)]\n\n"
+            "    held, angles, start ="
+        ),
+    },
+    "some tokens are on no rank": {PIECES: "torch.arange(length // (2 * p) * 2 * p).tensor_split(2 * p)"},
+}
+WRONG["09.5", "edges"] = {
+    "documents shorter than 2p: ": {"    for length in lengths:": "    for length in (n for n in lengths if n >= p):"},
+}
+
 # 09.7 ------------------------------------------------------------------------------------------------------------
 
 PLACES = "<= ceil(factor * S * k / E)"

@@ -283,6 +283,64 @@ check("09.4", ring_backward)
 # hint("09.4")
 
 # %% [markdown]
+# ## 09.5
+#
+# *Write · medium · core · 35 minutes.* **You learn** to share packed documents so that every rank has the same work, and to put them together again.
+#
+# Under a causal mask a late query has more keys to see than an early one. **Zigzag** order evens that out: cut a document into 2p pieces, and
+# rank r of p gets piece r and piece 2p - 1 - r, an early and a late one.
+#
+# Training rows often hold several documents, one behind the other, and a query sees its own document alone. Take documents of 2 and of 6 tokens
+# on two ranks. Zigzag over the whole row gives rank 0 tokens 0, 1, 6 and 7. These have 1, 2, 5 and 6 keys to see, 14 in all, and rank 1 has
+# only 10. So each document is cut by itself. With two documents of four tokens it looks like this:
+#
+# ```text
+# row       0  1  2  3  |  4  5  6  7
+# rank 0    0        3     4        7     held  0 3 4 7    angles  0 3 0 3
+# rank 1       1  2           5  6        held  1 2 5 6    angles  1 2 1 2
+# ```
+#
+# Note the two kinds of numbers. `held` says which tokens of the row a rank has, and `angles` where each of them stands in its own document, as
+# rotary embedding wants to know.
+
+# %% [markdown]
+# **Target:** four lists, for any lengths and any number of ranks.
+#
+# | name | what it has |
+# | --- | --- |
+# | `held` | for each rank the tokens of the row that it has: document after document, of each its early piece and then its late one |
+# | `angles` | for each of these the position in its document |
+# | `back` | the way back: if `gathered` has the tokens of rank 0, then those of rank 1, and so on, `gathered[back]` is the row |
+# | `pairs` | for each rank how many pairs of a query and a key it computes, its own key included |
+#
+# A document's 2p pieces are those of `torch.tensor_split`. If it is very short, some of them are empty.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def zigzag(lengths, p):
+    """Return four lists: held, angles, back and pairs.
+
+    lengths: the number of tokens of each document. p: the number of ranks.
+    """
+    ### BEGIN SOLUTION
+    held, angles, start = [[] for _ in range(p)], [[] for _ in range(p)], 0
+    for length in lengths:
+        pieces = torch.arange(length).tensor_split(2 * p)
+        for rank in range(p):
+            mine = [*pieces[rank].tolist(), *pieces[2 * p - 1 - rank].tolist()]
+            angles[rank] += mine
+            held[rank] += [start + position for position in mine]
+        start += length
+    gathered = torch.tensor([token for mine in held for token in mine])
+    pairs = [sum(position + 1 for position in mine) for mine in angles]
+    return held, angles, gathered.argsort().tolist(), pairs
+    ### END SOLUTION
+
+
+check("09.5", zigzag)
+# hint("09.5")
+
+# %% [markdown]
 # ## 09.7
 #
 # *Write · medium · core · 30 minutes.* **You learn** to write the few lines that decide where each token goes, and why a loss has to watch them.
