@@ -279,6 +279,72 @@ WRONG["09.5", "edges"] = {
     "documents shorter than 2p: ": {"    for length in lengths:": "    for length in (n for n in lengths if n >= p):"},
 }
 
+# 09.6 ------------------------------------------------------------------------------------------------------------
+
+GIVEN, TERMS = "return output, *of_three", "[to_positions(x, spans, like) for x"
+READS, ADDS = "reads = heads[rank] // group - kv_heads[rank][0]", "whole[span] += part"
+OF_OUTPUT = "to_heads(gradient, heads)"
+
+WRONG["09.6", "values"] = {
+    "rank 0 returned Tensor, not 4 things: the output": {GIVEN: "return output"},
+    "returned 3 things, not 4": {GIVEN: "return of_three"},
+    "all query heads of a rank read the first kv head": {READS: "reads = torch.zeros_like(heads[rank])"},
+    "no key is masked": {"is_causal=True": "is_causal=False"},
+    "what comes from the ranks lies rank by rank": {"[:, order]": ""},
+    "the output's gradient was not sorted by position": {OF_OUTPUT: "to_heads(gradient, heads)[:, order.argsort()]"},
+    "results went home as if each rank had a run of neighbours": {
+        "[x[:, mine] for mine in positions]": "list(x.split([len(mine) for mine in positions], 1))"
+    },
+    "scores were not divided by the root": {"is_causal=True": "is_causal=True, scale=1.0"},
+    "the gradient of q is exactly 2.0 x": {OF_OUTPUT: "2 * to_heads(gradient, heads)"},
+    "the gradient of k on rank 0 is no multiple": {
+        "    of_three =": "    gradients = gradients[0], gradients[1].flip(0), gradients[2]\n    of_three ="
+    },
+    "right values, but nothing is in the ledger": {
+        "comm.all_to_all_uneven(": "native(",
+        "    def to_heads": (
+            "    def native(outgoing, shapes):\n        into = [torch.empty(shape) for shape in shapes]\n"
+            "        dist.all_to_all(into, [x.contiguous() for x in outgoing])\n        return into\n\n"
+            "    def to_heads"
+        ),
+    },
+}
+WRONG["09.6", "shared"] = {
+    "one gradient was kept": {ADDS: "whole[span] = part"},
+    "were averaged": {
+        "    of_three =": "    many = torch.bincount(torch.cat(kv_heads)).view(-1, 1, 1)\n    of_three =",
+        TERMS: "[to_positions(x, spans, like) / (many if like is not q else 1) for x",
+    },
+    "counts more than once": {
+        "    of_three =": "    many = torch.bincount(torch.cat(kv_heads)).view(-1, 1, 1)\n    of_three =",
+        TERMS: "[to_positions(x, spans, like) * (many if like is not q else 1) for x",
+    },
+    "here it reads h % K": {
+        "own // group": "own % len(k)",
+        READS: "reads = torch.searchsorted(kv_heads[rank], heads[rank] % len(k))",
+    },
+    "on 4 ranks, 12 positions, zigzag: an error": {
+        "kv_heads = [(own // group).unique() for own in heads]": "kv_heads = torch.arange(len(k)).tensor_split(p)"
+    },
+}
+WRONG["09.6", "uneven"] = {
+    "zigzag: an error": {"torch.arange(len(q)).tensor_split(p)": "torch.arange(len(q)).split(len(q) // p)"},
+    "13 positions, zigzag: ": {"len(mine), D) for mine": "len(q[0]), D) for mine"},
+}
+WRONG["09.6", "bytes"] = {
+    "keys and values travel once for each query head that reads them": {
+        "    pairs = (q, heads), (k, kv_heads), (v, kv_heads)\n": (
+            "    copied = [x.repeat_interleave(group, 0) for x in (k, v)]\n"
+            "    pairs = (q, heads), (copied[0], heads), (copied[1], heads)\n"
+        ),
+        READS: "reads = torch.arange(len(heads[rank]))",
+        "    of_three =": "    gradients, (of_q, *both) =",
+        GIVEN: "return output, of_q, *(x.unflatten(0, (-1, group)).sum(1) for x in both)",
+        "    gradients, (of_q, *both) =": "    of_q, *both =",
+    },
+    "and nothing twice": {"    output =": "    to_heads(gradient, heads)\n    output ="},
+}
+
 # 09.7 ------------------------------------------------------------------------------------------------------------
 
 PLACES = "<= ceil(factor * S * k / E)"

@@ -341,6 +341,80 @@ check("09.5", zigzag)
 # hint("09.5")
 
 # %% [markdown]
+# ## 09.6
+#
+# *Write · hard · useful · 45 minutes.* **You learn** to turn positions into heads and back, and what becomes of a kv head that two ranks need.
+#
+# In Ulysses' way ranks share positions everywhere but in attention, and in attention they share heads. So q, k and v travel first: each rank gets all
+# positions of its own heads. Then attention there is that of one device, and the output travels back.
+#
+# A model has A heads of queries and K of keys and values, and query head h reads kv head h // (A // K). Rank r works on part r of the query
+# heads, as `torch.arange(A).tensor_split(p)` cuts them. With 6 query heads, 2 kv heads and four ranks:
+#
+# ```text
+#          query heads   kv heads that these read
+# rank 0   0 1           0
+# rank 1   2 3           0 1
+# rank 2   4             1
+# rank 3   5             1
+# ```
+#
+# Nobody has a kv head for itself here. So each is sent to every rank that reads it, and every one of these ranks finds a term of its gradient.
+
+# %% [markdown]
+# `positions` says which positions each rank has, as in 09.3, and `gradient` is that of the output. `comm.all_to_all_uneven(outgoing, shapes)` sends
+# `outgoing[j]` to rank j, and `shapes[j]` is the shape that you expect from rank j. For attention you may take PyTorch's own,
+# `torch.nn.functional.scaled_dot_product_attention`, and its backward. Scores are divided by the root of D, and a query sees its own position and those
+# before it.
+#
+# **Target:** the output of this rank's positions, and the gradients of its q, k and v, as one device has them. To each rank travel the
+# heads that it works on, and the kv heads that these read, each once.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ulysses(q, k, v, gradient, positions):
+    """Return four tensors: the output, and the gradients of q, k and v.
+
+    q, gradient: (A, n, D), k, v: (K, n, D), all heads of this rank's n positions.
+    positions: for each rank a list of its positions in the text.
+    """
+    ### BEGIN SOLUTION
+    rank, p, D = dist.get_rank(), dist.get_world_size(), q.shape[-1]
+    heads = torch.arange(len(q)).tensor_split(p)
+    group = len(q) // len(k)
+    kv_heads = [(own // group).unique() for own in heads]
+    order = torch.tensor([at for mine in positions for at in mine]).argsort()
+
+    def to_heads(x, spans):
+        shapes = [(len(spans[rank]), len(mine), D) for mine in positions]
+        came = comm.all_to_all_uneven([x[span] for span in spans], shapes)
+        return torch.cat(came, 1)[:, order]
+
+    def to_positions(x, spans, like):
+        shapes = [(len(span), len(positions[rank]), D) for span in spans]
+        whole = torch.zeros_like(like)
+        came = comm.all_to_all_uneven([x[:, mine] for mine in positions], shapes)
+        for span, part in zip(spans, came, strict=True):
+            whole[span] += part
+        return whole
+
+    pairs = (q, heads), (k, kv_heads), (v, kv_heads)
+    mine = [to_heads(*pair).requires_grad_() for pair in pairs]
+    reads = heads[rank] // group - kv_heads[rank][0]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        mine[0], mine[1][reads], mine[2][reads], is_causal=True
+    )
+    gradients = torch.autograd.grad(out, mine, to_heads(gradient, heads))
+    output = to_positions(out.detach(), heads, q)
+    of_three = [to_positions(x, spans, like) for x, (like, spans) in zip(gradients, pairs, strict=True)]
+    return output, *of_three
+    ### END SOLUTION
+
+
+check("09.6", ulysses)
+# hint("09.6")
+
+# %% [markdown]
 # ## 09.7
 #
 # *Write · medium · core · 30 minutes.* **You learn** to write the few lines that decide where each token goes, and why a loss has to watch them.
