@@ -419,6 +419,18 @@ WRONG["09.8", "values"] = {
         RESULT: RESULT.replace("weight_gradients", "comm.all_reduce(weight_gradients)")
     },
     "all_to_all_uneven": {"[(mine,)] * ranks": "[(mine + 1,)] * ranks"},
+    "right values, but nothing is in the ledger": {
+        "comm.all_to_all_uneven(": "native(",
+        "    ranks = dist.get_world_size()\n": (
+            "    def native(outgoing, shapes):\n"
+            "        sizes = [torch.Size(shape).numel() for shape in shapes]\n"
+            "        into = torch.empty(sum(sizes), dtype=outgoing[0].dtype)\n"
+            "        flat = torch.cat([x.flatten() for x in outgoing])\n"
+            "        dist.all_to_all_single(into, flat, sizes, [x.numel() for x in outgoing])\n"
+            "        return [x.view(shape) for x, shape in zip(into.split(sizes), shapes)]\n\n"
+            "    ranks = dist.get_world_size()\n"
+        ),
+    },
 }
 WRONG["09.8", "uneven"] = {
     "3 ranks": {"counts.tensor_split(ranks)": "counts.split(len(counts) // ranks)"},

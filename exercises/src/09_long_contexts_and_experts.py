@@ -2,8 +2,8 @@
 # # Exercises 09: long contexts and experts
 #
 # [Lesson 09](../../notebooks/09_long_contexts_and_experts.ipynb) cut a sequence over several ranks, and then spread experts over them. Here you
-# write both yourself: the merge of two softmaxes, a ring that carries keys and values round, and the tokens'
-# way to their experts and back. One exercise is a file of your own, without this course. If you have one hour, do 09.2, 09.3 and 09.8.
+# write both yourself: the merge of two softmaxes, a ring that carries keys and values round and brings their gradients home, and the tokens'
+# way to their experts and back. Two exercises are files of your own, without this course. If you have one hour, do 09.2, 09.3 and 09.8.
 
 # %% [markdown]
 # ## How to work
@@ -230,7 +230,7 @@ check("09.3", ring_attention)
 # what a key weighs in the whole softmax, whichever block it is in.
 #
 # The second is a mean. If a score grows, its key weighs more and all others less. So the gradient of a score is its weight times the
-# difference of two numbers: the gradient of this weight, and the mean of that over all keys, weighed. It looks as if this mean needed a trip of its own. But the
+# difference of two numbers: the gradient of this weight, and the mean of that over all keys, weighed. It looks as if this mean needed messages of its own. But the
 # gradient of a weight is the product of `gradient` with a value, and the weighed mean of the values is `out`. So the mean is the
 # product of `gradient` with `out`, of the same query, and both are at home.
 

@@ -19,11 +19,11 @@ from course_lib.checks.module_09.own_context_trained import (
     LAYERS,
     LENGTH,
     STEPS,
+    WRONG_WAYS,
     Trained,
     Way,
     make_task,
     trained,
-    wrong_ways,
 )
 from course_lib.ranks.counted import Call
 from course_lib.verify.alike import born_with
@@ -58,7 +58,7 @@ def _wrong_weights(answer: dict[str, Any], task: dict[str, Any], want: Trained) 
     reason = wrong_tensors(found, want.weights, start=start, instead={}, tolerance=_TOLERANCE)
     if reason is None or malformed(found, want.weights):
         return reason
-    for sentence, way in () if agree(found, start, _TOLERANCE) else wrong_ways(len(task["positions"])):
+    for sentence, way in () if agree(found, start, _TOLERANCE) else WRONG_WAYS:
         if agree(found, trained(task, way).weights, _TOLERANCE):
             return f"the weights are {sentence}"
     losses = _numbers(answer["losses"], want)

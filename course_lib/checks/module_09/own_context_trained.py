@@ -18,12 +18,12 @@ from course_lib.checks.kit.own_tensors import Tensors
 from course_lib.checks.kit.script import Start
 from course_lib.sequence_cut import SequenceCut
 
-WORDS, WIDTH, _INNER, _HEADS, KV_HEADS, DIM, LAYERS = 42, 20, 28, 6, 2, 4, 2
+WORDS, _WIDTH, _INNER, _HEADS, KV_HEADS, DIM, LAYERS = 42, 20, 28, 6, 2, 4, 2
 BATCH, LENGTH, STEPS = 2, 16, 3
-IGNORED = -100  # a label that nobody is to guess
+_IGNORED = -100  # a label that nobody is to guess
 _PROMPTS = (5, 2)  # so many labels at the beginning of a row are ignored
 
-Positions = Sequence[Sequence[int]]
+_Positions = Sequence[Sequence[int]]
 
 
 class Sums(NamedTuple):
@@ -47,10 +47,10 @@ class Layer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.q, self.o = nn.Linear(WIDTH, _HEADS * DIM, bias=False), nn.Linear(_HEADS * DIM, WIDTH, bias=False)
-        self.k, self.v = (nn.Linear(WIDTH, KV_HEADS * DIM, bias=False) for _ in range(2))
-        self.up, self.down = nn.Linear(WIDTH, _INNER, bias=False), nn.Linear(_INNER, WIDTH, bias=False)
+        self.norm1, self.norm2 = nn.RMSNorm(_WIDTH), nn.RMSNorm(_WIDTH)
+        self.q, self.o = nn.Linear(_WIDTH, _HEADS * DIM, bias=False), nn.Linear(_HEADS * DIM, _WIDTH, bias=False)
+        self.k, self.v = (nn.Linear(_WIDTH, KV_HEADS * DIM, bias=False) for _ in range(2))
+        self.up, self.down = nn.Linear(_WIDTH, _INNER, bias=False), nn.Linear(_INNER, _WIDTH, bias=False)
 
     def heads(self, x: Tensor) -> list[Tensor]:
         """Queries, keys and values, each (B, heads, n, DIM)."""
@@ -68,9 +68,9 @@ class Reader(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.embedding = nn.Embedding(WORDS, _WIDTH)
         self.blocks = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+        self.norm, self.head = nn.RMSNorm(_WIDTH), nn.Linear(_WIDTH, WORDS, bias=False)
 
 
 def make_task(case: Start, seed: int) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def _batch(nothing_at: Sequence[int]) -> tuple[Tensor, Tensor]:
     tokens = torch.randint(WORDS, (BATCH, LENGTH + 1))
     labels = tokens.clone()
     for row, prompt in enumerate(_PROMPTS):
-        labels[row, :prompt] = IGNORED
-    labels[:, [at + 1 for at in nothing_at]] = IGNORED
+        labels[row, :prompt] = _IGNORED
+    labels[:, [at + 1 for at in nothing_at]] = _IGNORED
     return tokens, labels
 
 
@@ -147,7 +147,7 @@ def _same_labels(labels: Tensor, at: list[int]) -> Tensor:
 
 def _cut_then_shifted(labels: Tensor, at: list[int]) -> Tensor:
     """Each of a rank's places guesses the label of its next place; the last one has none."""
-    return F.pad(labels[:, at][:, 1:], (0, 1), value=IGNORED)
+    return F.pad(labels[:, at][:, 1:], (0, 1), value=_IGNORED)
 
 
 def _of_all(sums: Sums) -> Tensor:
@@ -177,7 +177,7 @@ class Way:
     targets: Callable[[Tensor, list[int]], Tensor] = _next_labels
     total: Callable[[Sums], Tensor] = _of_all
     summed: bool = True  # the gradients, over the ranks
-    left: int = 0  # times the gradient of the step before is added
+    left: Callable[[int], int] = lambda ranks: 0  # times the gradient of the step before is added
 
 
 def trained(task: dict[str, Any], way: Way) -> Trained:
@@ -189,7 +189,7 @@ def trained(task: dict[str, Any], way: Way) -> Trained:
     for tokens, labels in task["batches"]:
         for gradient in (one.grad for model in models for one in model.parameters()):
             if gradient is not None:
-                gradient *= way.left
+                gradient *= way.left(len(positions))
         scores = _scores(models * (len(positions) // len(models)), tokens[:, :-1], positions, way)
         sums = _sums(scores, [way.targets(labels, at) for at in positions], labels)
         loss = way.total(sums)
@@ -207,7 +207,7 @@ def _from(weights: Tensors) -> Reader:
     return model
 
 
-def _scores(models: Sequence[Reader], tokens: Tensor, positions: Positions, way: Way) -> list[Tensor]:
+def _scores(models: Sequence[Reader], tokens: Tensor, positions: _Positions, way: Way) -> list[Tensor]:
     """Logits by rank, (B, n, WORDS)."""
     theirs = torch.tensor([at for mine in positions for at in mine])
     own = [torch.tensor(mine) for mine in positions]
@@ -230,86 +230,80 @@ def _scores(models: Sequence[Reader], tokens: Tensor, positions: Positions, way:
 
 def _sums(scores: Sequence[Tensor], targets: Sequence[Tensor], labels: Tensor) -> Sums:
     added = [
-        F.cross_entropy(one.flatten(0, 1), target.flatten(), ignore_index=IGNORED, reduction="sum")
+        F.cross_entropy(one.flatten(0, 1), target.flatten(), ignore_index=_IGNORED, reduction="sum")
         for one, target in zip(scores, targets, strict=True)
     ]
-    return Sums(added, [int((one != IGNORED).sum()) for one in targets], int((labels[:, 1:] != IGNORED).sum()))
+    return Sums(added, [int((one != _IGNORED).sum()) for one in targets], int((labels[:, 1:] != _IGNORED).sum()))
 
 
-def _times(factor: float) -> Way:
-    return Way(total=lambda sums: factor * _of_all(sums))
-
-
-def wrong_ways(ranks: int) -> list[tuple[str, Way]]:
-    """What is said of them, and which they are."""
-    shifted_late = (
-        "what comes out if labels are cut first and shifted then. The next label of a position is often on another "
-        "rank: shift, then cut"
-    )
-    left_over = "what comes out if a gradient is left from the step before"
-    return [
-        (
-            "what comes out if each rank divides by its own labels and the means are averaged. Ranks have different "
-            "numbers of them, and each label counts alike",
-            Way(total=_mean_of_means),
-        ),
-        (
-            "what comes out if each rank divides by its own labels and the gradients are added up: divide by the "
-            "labels of all ranks",
-            Way(total=_sum_of_means),
-        ),
-        (
-            "what comes out if everything is divided by the ranks once more: the loss is a sum over all ranks' "
-            "labels, so its gradients are added up, and not averaged",
-            _times(1 / ranks),
-        ),
-        (
-            "what comes out if every gradient is too large by the number of processes: is it summed twice?",
-            _times(ranks),
-        ),
-        (
-            "what comes out if the loss is divided by all positions. Those whose label is -100 do not count",
-            Way(total=lambda sums: torch.stack(list(sums.added)).sum() / (BATCH * LENGTH)),
-        ),
-        (
-            "what comes out if losses are added up and not divided by the number of labels that count",
-            Way(total=lambda sums: torch.stack(list(sums.added)).sum()),
-        ),
-        (
-            "what rank 0 learns if nobody adds up gradients: each rank has only the terms of its own positions",
-            Way(summed=False),
-        ),
-        (
-            "what comes out if keys and values are gathered without their gradient: plain all_gather has no backward",
-            Way(gather=_without_gradient),
-        ),
-        (
-            "what comes out if a rank's keys and values get their gradient from its own queries alone. Other ranks' "
-            "queries have read them, too",
-            Way(gather=_own_gradient_alone),
-        ),
-        (
-            "what comes out if each rank counts its positions from 0, in the angles",
-            Way(angles=lambda positions: torch.arange(len(positions))),
-        ),
-        ("what comes out if keys are not rotated", Way(of_keys=torch.zeros_like)),
-        (
-            "what comes out if the mask compares places and not positions, row against column, as is_causal does",
-            Way(sees=_row_against_column),
-        ),
-        (
-            "what comes out if the mask takes the gathered keys to lie in the sequence's order. They lie rank by rank",
-            Way(sees=_as_if_in_order),
-        ),
-        ("what comes out if no key is masked", Way(sees=_everything)),
-        (
-            "what comes out if a position is to guess the token that it reads. Its label is one further",
-            Way(targets=_same_labels),
-        ),
-        *(
-            (shifted_late, Way(targets=_cut_then_shifted, total=total))
-            for total in (_of_all, _by_whole, _mean_of_means, _sum_of_means)
-        ),
-        (left_over, Way(left=1)),
-        (left_over, Way(left=ranks)),  # where a sum over the ranks counts it once for each
-    ]
+_SHIFTED_LATE = (
+    "what comes out if labels are cut first and shifted then. The next label of a position is often on another rank: "
+    "shift, then cut"
+)
+_LEFT_OVER = "what comes out if a gradient is left from the step before"
+WRONG_WAYS: tuple[tuple[str, Way], ...] = (  # what is said of them, and which they are
+    (
+        "what comes out if each rank divides by its own labels and the means are averaged. Ranks have different "
+        "numbers of them, and each label counts alike",
+        Way(total=_mean_of_means),
+    ),
+    (
+        "what comes out if each rank divides by its own labels and the gradients are added up: divide by the "
+        "labels of all ranks",
+        Way(total=_sum_of_means),
+    ),
+    (
+        "what comes out if everything is divided by the ranks once more: the loss is a sum over all ranks' "
+        "labels, so its gradients are added up, and not averaged",
+        Way(total=lambda sums: _of_all(sums) / len(sums.many)),
+    ),
+    (
+        "what comes out if every gradient is too large by the number of processes: is it summed twice?",
+        Way(total=lambda sums: _of_all(sums) * len(sums.many)),
+    ),
+    (
+        "what comes out if the loss is divided by all positions. Those whose label is -100 do not count",
+        Way(total=lambda sums: torch.stack(list(sums.added)).sum() / (BATCH * LENGTH)),
+    ),
+    (
+        "what comes out if losses are added up and not divided by the number of labels that count",
+        Way(total=lambda sums: torch.stack(list(sums.added)).sum()),
+    ),
+    (
+        "what rank 0 learns if nobody adds up gradients: each rank has only the terms of its own positions",
+        Way(summed=False),
+    ),
+    (
+        "what comes out if keys and values are gathered without their gradient: plain all_gather has no backward",
+        Way(gather=_without_gradient),
+    ),
+    (
+        "what comes out if a rank's keys and values get their gradient from its own queries alone. Other ranks' "
+        "queries have read them, too",
+        Way(gather=_own_gradient_alone),
+    ),
+    (
+        "what comes out if each rank counts its positions from 0, in the angles",
+        Way(angles=lambda positions: torch.arange(len(positions))),
+    ),
+    ("what comes out if keys are not rotated", Way(of_keys=torch.zeros_like)),
+    (
+        "what comes out if the mask compares places and not positions, row against column, as is_causal does",
+        Way(sees=_row_against_column),
+    ),
+    (
+        "what comes out if the mask takes the gathered keys to lie in the sequence's order. They lie rank by rank",
+        Way(sees=_as_if_in_order),
+    ),
+    ("what comes out if no key is masked", Way(sees=_everything)),
+    (
+        "what comes out if a position is to guess the token that it reads. Its label is one further",
+        Way(targets=_same_labels),
+    ),
+    *(
+        (_SHIFTED_LATE, Way(targets=_cut_then_shifted, total=total))
+        for total in (_of_all, _by_whole, _mean_of_means, _sum_of_means)
+    ),
+    (_LEFT_OVER, Way(left=lambda ranks: 1)),
+    (_LEFT_OVER, Way(left=lambda ranks: ranks)),  # where a sum over the ranks counts it once for each
+)
