@@ -167,4 +167,3 @@ def _of_adapters(config: ModelConfig, adapters: Adapters, tokens: int, itemsize:
         elif name != "down_proj":  # whose factors multiply what is kept already
             numbers = tokens * config.kv_size
             yield Saved(name=f"{name}: before the factors", elements=numbers, itemsize=itemsize, shared_by="tp")
-
