@@ -9,13 +9,15 @@ from math import prod
 import pytest
 import torch
 from ladder_models import STEPS
-from sequence_models import DATA, SHAPES, batches, said
+from sequence_models import DATA, LLAMA, SHAPES, batches, said
 from torch import nn
 
+from course_lib import comm
+from course_lib.comm.traces import Traffic
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.table.mesh import AXES, make_mesh
-from course_lib.ranks import run_ranks
+from course_lib.ranks import ledger, run_ranks
 from course_lib.savers.ia3 import IA3Linear, add_ia3
 from course_lib.savers.lora import LoRALinear, add_lora
 from course_lib.savers.quantised_linear import quantise
@@ -158,6 +160,29 @@ def test_fsdp_shares_the_codes_too_and_states_are_those_of_the_adapters():
         assert sum(pieces) == nbytes
         assert kind != "codes" or max(pieces) - min(pieces) <= nbytes // 8
     assert sum(states for _, states in parts) == whole_states == 2 * (whole["A"] + whole["B"])
+
+
+def crossing(rank, sequence_parallel):
+    """A batch's forward and backward; the calls of wrapping are not counted."""
+    model = add_lora(Decoder(LLAMA), rank)
+    trainer = Trainer(model, TrainConfig(), mesh=make_mesh(tp=2), apply=(tensor(sequence_parallel=sequence_parallel),))
+    comm.ledger.clear()
+    trainer.compute_gradients(batches(8).batch(0))
+
+
+@pytest.mark.parametrize("sequence_parallel", [None, "keep"])
+def test_along_tp_a_token_s_r_numbers_cross_and_nothing_else_of_an_adapter(sequence_parallel):
+    """Columns let them enter and rows let them leave: an all-reduce a map, or its two halves, which on two ranks send
+    each number once. Under sequence parallelism what is whole adds up its gradients, too, once a step.
+    """
+    sent = []
+    for rank in (2, 4):
+        run_ranks(crossing, 2, rank, sequence_parallel)
+        sent.append(Traffic.measured(ledger()).sent_bytes)
+    tokens, layers = 8 * 8, LLAMA.n_layers
+    whole = (5 + 2) * LLAMA.hidden_size if sequence_parallel else 0  # A of five columns, B of two rows
+    numbers = layers * 2 * (7 * tokens + whole)
+    assert [more - less for less, more in zip(*sent, strict=True)] == [4 * numbers] * 2
 
 
 @pytest.mark.parametrize(
