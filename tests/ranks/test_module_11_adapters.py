@@ -14,7 +14,10 @@ from torch import nn
 
 from course_lib import comm
 from course_lib.comm.traces import Traffic
-from course_lib.config import TrainConfig
+from course_lib.config import ParallelConfig, TrainConfig
+from course_lib.costs.model.activations import bytes_on_rank
+from course_lib.costs.model.adapters import MAPS, Adapters, adapter_activations
+from course_lib.gauges.allocated import saved_bytes
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.table.mesh import AXES, make_mesh
 from course_lib.ranks import ledger, run_ranks
@@ -30,6 +33,7 @@ from course_lib.training.torch_techniques import torch_replicate
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
 
+EVEN = replace(LLAMA, n_kv_heads=4, ffn_size=24)
 ADAPTED = {
     "lora": lambda model: add_lora(model, 4, 8.0),
     "lora of queries and values": lambda model: add_lora(model, 3, targets=QUERIES_AND_VALUES),
@@ -183,6 +187,29 @@ def test_along_tp_a_token_s_r_numbers_cross_and_nothing_else_of_an_adapter(seque
     whole = (5 + 2) * LLAMA.hidden_size if sequence_parallel else 0  # A of five columns, B of two rows
     numbers = layers * 2 * (7 * tokens + whole)
     assert [more - less for less, more in zip(*sent, strict=True)] == [4 * numbers] * 2
+
+
+def kept(maps, sequence_parallel):
+    """What autograd keeps of a forward pass, the weights apart, on this rank."""
+    model = add_lora(Decoder(EVEN), 4, targets=[f"layers.*.*.{name}" for name in maps])
+    trainer = Trainer(model, TrainConfig(), mesh=make_mesh(tp=2), apply=(tensor(sequence_parallel=sequence_parallel),))
+    inputs, targets = batches(8).batch(0)
+    trainer.engine.ends.told(inputs)
+    return saved_bytes(trainer.model, lambda: trainer.engine.ends.loss(trainer.model(inputs), targets))
+
+
+@pytest.mark.parametrize("sequence_parallel", [None, "keep"])
+def test_along_tp_too_a_frozen_map_keeps_no_input(sequence_parallel):
+    """Of two choices of maps the loss keeps the same. Both have the values: where these are as their map made them,
+    they lie in one memory with queries and keys, which is kept with them.
+    """
+    choices, parallel = (MAPS, ("v_proj", "down_proj")), ParallelConfig(tp=2, sequence_parallel=bool(sequence_parallel))
+    found, wanted = [], []
+    for maps in choices:
+        found.append(run_ranks(kept, 2, maps, sequence_parallel)[0])
+        rows = adapter_activations(EVEN, Adapters(rank=4, maps=maps), batch=8, sequence=8, itemsize=4)
+        wanted.append(bytes_on_rank(rows, parallel))
+    assert found[0] - found[1] == wanted[0] - wanted[1] > 0
 
 
 @pytest.mark.parametrize(
