@@ -19,13 +19,16 @@ from course_lib.costs.model.activations import bytes_on_rank
 from course_lib.costs.model.adapters import MAPS, Adapters, adapter_activations
 from course_lib.gauges.allocated import saved_bytes
 from course_lib.models.decoder import Decoder
+from course_lib.models.moe import MoEDecoder
 from course_lib.parallel.table.mesh import AXES, make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.savers.ia3 import IA3Linear, add_ia3
 from course_lib.savers.lora import LoRALinear, add_lora
 from course_lib.savers.quantised_linear import quantise
-from course_lib.savers.targets import QUERIES_AND_VALUES
+from course_lib.savers.targets import ALL, QUERIES_AND_VALUES
 from course_lib.schedules import make_schedule
+from course_lib.training.context_technique import context
+from course_lib.training.expert_technique import experts
 from course_lib.training.techniques import stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.torch_sharding import torch_fully_shard
@@ -38,6 +41,7 @@ ADAPTED = {
     "lora": lambda model: add_lora(model, 4, 8.0),
     "lora of queries and values": lambda model: add_lora(model, 3, targets=QUERIES_AND_VALUES),
     "lora of the head too": lambda model: add_lora(model, 2, targets=("layers.*.ffn.*_proj", "head")),
+    "lora of attention": lambda model: add_lora(model, 3, targets=ALL[:1]),
     "ia3": add_ia3,
     "ia3 elsewhere": lambda model: add_ia3(model, ("layers.*.ffn.down_proj",), ("layers.*.attention.k_proj",)),
     "qlora": lambda model: add_lora(quantise(model), 4, 8.0),
@@ -47,7 +51,8 @@ SHARDED = {**DATA, "torch ddp": torch_replicate, "torch fsdp": torch_fully_shard
 
 def model_of(adapt, shape="llama"):
     """With adapters that have been trained for a while, so that every one of their parts has a gradient at once."""
-    model = ADAPTED[adapt](Decoder(SHAPES[shape]))
+    config = SHAPES[shape]
+    model = ADAPTED[adapt](MoEDecoder(config) if config.n_experts > 1 else Decoder(config))
     for module in model.modules():
         if isinstance(module, LoRALinear):
             nn.init.normal_(module.B, std=0.1)
@@ -64,6 +69,10 @@ def spread(config, *, adapt="lora", shape="llama", data=None, sequence_parallel=
     apply = []
     if degrees.get("tp", 1) > 1:
         apply.append(tensor(sequence_parallel=sequence_parallel))
+    if degrees.get("cp", 1) > 1:
+        apply.append(context("ring"))
+    if degrees.get("ep", 1) > 1:
+        apply.append(experts())
     if schedule is not None:
         apply.append(stages(make_schedule(schedule, degrees["pp"], 3)))
     if data is not None:
@@ -126,6 +135,8 @@ def test_a_and_b_are_cut_as_their_matrix(case):
         {"tp": 2, "dp": 2, "data": "fsdp", "sequence_parallel": "keep"},
         {"tp": 2, "pp": 2, "schedule": "1f1b", "adapt": "lora of queries and values"},
         {"pp": 2, "dp": 2, "data": "zero1", "schedule": "gpipe", "adapt": "qlora"},
+        {"cp": 2, "adapt": "qlora"},
+        {"ep": 2, "adapt": "lora of attention", "shape": "moe"},  # the experts are frozen
     ],
     ids=str,
 )
