@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -118,6 +120,21 @@ def test_dynamic_levels_are_the_middles_of_decades_that_are_cut_finer_and_finer(
             wanted += [middle, -middle] if signed else [middle]
     assert len(levels) == 256
     assert np.allclose(levels.double().numpy(), sorted(wanted), atol=0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [nf4_levels, partial(dynamic_levels, signed=True), partial(dynamic_levels, signed=False)]
+)
+def test_a_table_does_not_follow_the_default_dtype(make):
+    """Each process makes it once, and ranks that made it under another default would have other levels."""
+    once = getattr(make, "func", make).__wrapped__
+    options = getattr(make, "keywords", {})
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = once(**options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == torch.float32 and torch.equal(found, make())
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 700])

@@ -61,7 +61,7 @@ def formula(config, adapters, itemsize=4, recompute="none"):
 
 SOME = [
     Adapters(rank=3, maps=maps)
-    for maps in [*((name,) for name in MAPS), *combinations(MAPS, 6), ("q_proj", "v_proj"), ("o_proj", "up_proj"), MAPS]
+    for maps in [*((name,) for name in MAPS), ("q_proj", "v_proj"), ("o_proj", "up_proj"), MAPS[1:], MAPS]
 ]
 OF_FACTORS = [
     Adapters(rank=None, maps=maps) for maps in chain.from_iterable(combinations(FACTORS, n) for n in (1, 2, 3))
