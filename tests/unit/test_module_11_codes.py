@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -123,18 +121,16 @@ def test_dynamic_levels_are_the_middles_of_decades_that_are_cut_finer_and_finer(
 
 
 @pytest.mark.parametrize(
-    "make", [nf4_levels, partial(dynamic_levels, signed=True), partial(dynamic_levels, signed=False)]
+    ("table", "options"), [(nf4_levels, {}), (dynamic_levels, {"signed": True}), (dynamic_levels, {"signed": False})]
 )
-def test_a_table_does_not_follow_the_default_dtype(make):
+def test_a_table_does_not_follow_the_default_dtype(table, options):
     """Each process makes it once, and ranks that made it under another default would have other levels."""
-    once = getattr(make, "func", make).__wrapped__
-    options = getattr(make, "keywords", {})
     torch.set_default_dtype(torch.float64)
     try:
-        found = once(**options)
+        found = table.__wrapped__(**options)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert found.dtype == torch.float32 and torch.equal(found, make())
+    assert found.dtype == torch.float32 and torch.equal(found, table(**options))
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 700])
