@@ -130,7 +130,8 @@ def adapter_activations(
     ends = _without_weights(saved for saved in head if saved.name not in ("tokens", "head input"))
     if recompute == "full":
         angles = Saved(name="angles", elements=sequence * config.head_size // 2, itemsize=_FP32, shared_by="nothing")
-        return (*checkpointed_activations(config, **sizes) * config.n_layers, angles, *ends)
+        layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
+        return (*layer * config.n_layers, angles, *ends)
     layer = layer_activations(config, **sizes, fused_norms=fused_norms)
     first = tuple(_of_layer(layer, config, adapters, stream=False, tokens=batch * sequence, itemsize=itemsize))
     others = tuple(_of_layer(layer, config, adapters, stream=True, tokens=batch * sequence, itemsize=itemsize))
