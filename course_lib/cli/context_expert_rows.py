@@ -27,10 +27,10 @@ from course_lib.models.decoder import Decoder
 from course_lib.models.moe import MoEDecoder, mixtures_of
 from course_lib.parallel.table.layout import coordinates
 from course_lib.parallel.table.mesh import make_mesh
-from course_lib.sequence_cut import SequenceCut
+from course_lib.sequence_cut import ContextMethod, SequenceCut
 from course_lib.split import split_sizes
 from course_lib.training.batches import Batches
-from course_lib.training.context_technique import Method, context
+from course_lib.training.context_technique import context
 from course_lib.training.expert_technique import experts
 from course_lib.training.setup import Technique
 from course_lib.training.techniques import replicate
@@ -55,7 +55,7 @@ class _Degrees:
     dp: int = 1
     ep: int = 1
     cp: int = 1
-    method: Method = "ring"
+    method: ContextMethod = "ring"
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ def _context_expert_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """All ranks share sequences, then experts; on eight, also where the other rows have four, both and replicas."""
     if world_size == 1:
         return
-    for method in get_args(Method):
+    for method in get_args(ContextMethod):
         if world_size <= (_DENSE.n_heads if method == "ulysses" else _SEQUENCE):
             yield _row(_Degrees(cp=world_size, method=method), text)
     if world_size <= _MIXTURE.n_experts:

@@ -8,7 +8,7 @@ A model of `transformers` is told apart from the course's own, and gets its atte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,16 +27,17 @@ from course_lib.parallel.sequence.ulysses import check_heads, ulysses_attention
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.roles import causal_model
 from course_lib.parallel.tensors.styles import head_size_of
-from course_lib.sequence_cut import Order
+from course_lib.sequence_cut import ContextMethod, Order
 from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
 
 AXIS = "cp"
-Method = Literal["all_gather", "ring", "ulysses"]
 _ATTENTION = {"all_gather": gathered_attention, "ring": ring_attention, "ulysses": ulysses_attention}
 
 
-def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_per_pair: float = 0.0) -> Technique:
+def context(
+    method: ContextMethod = "all_gather", *, order: Order = "zigzag", seconds_per_pair: float = 0.0
+) -> Technique:
     """Each rank along "cp" has some positions of every sequence, and the same weights as the others.
 
     All but attention works on each position for itself. In attention queries meet the keys of other ranks by `method`:
@@ -49,7 +50,7 @@ def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_p
         `transformers` with plain attention; for more ranks than heads with "ulysses"; and, when it comes, for a
         sequence with fewer positions than ranks.
     """
-    for name, value, choices in (("method", method, get_args(Method)), ("order", order, get_args(Order))):
+    for name, value, choices in (("method", method, get_args(ContextMethod)), ("order", order, get_args(Order))):
         if value not in choices:
             rule, way_out = f"not a known {name}", f"choose from {', '.join(choices)}"
             raise ValueError(four_parts("context", f"{name}={value!r}", rule, way_out))
@@ -63,6 +64,7 @@ def context(method: Method = "all_gather", *, order: Order = "zigzag", seconds_p
         shared = SharedSequence(group=group, order=order, seconds_per_pair=seconds_per_pair)
         if method == "ulysses":
             check_heads(_heads_of_queries(model), shared.size)
+        setup.shared_sequence, local.layout.sequence_order = shared, order
 
         def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return _ATTENTION[method](q, k, v, shared)
