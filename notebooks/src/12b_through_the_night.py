@@ -180,10 +180,10 @@ from statistics import median
 
 import yaml
 
-from course_lib.config import ModelConfig
+from course_lib.config.presets import parse_model
 
 said = yaml.safe_load((out / "config.yaml").read_text())  # train writes down what it was told
-TINY = ModelConfig(**{name: value for name, value in said["model"].items() if name != "source"})
+TINY = parse_model(said["model"]).config
 lines = [json.loads(line) for line in metrics.read_text().splitlines()]
 tokens_per_s = median(line["tokens_per_s"] for line in lines[5:])  # the first steps fill caches
 per_token = training_flops(TINY, sequence=said["sequence"])
@@ -437,49 +437,38 @@ for line, said in book.items():
 # Your first job has run, on one node. Now tell the planner what you have measured, and it moves all its predictions by what your rows say. There is no cluster on this page, so we borrow one: eight runs that NVIDIA has published for Megatron-LM, on A100s. We take their source away, so that the planner knows no more of the code than it would know of yours. Three small ones, on 1, 2 and 4 GPUs, are *mine*. The other five, on 8 to 1,024, are *theirs*, and we ask for them before and after.
 
 # %%
-import csv
-
-from course_lib.cli.predict import predict_command
-from course_lib.sim.published import published_rows
+from course_lib.sim.predict import factor_of, predict_rows
+from course_lib.sim.published import measured_runs, published_rows
 
 rows = [row for row in published_rows() if row["source_key"] == "mlm20" and "A100" in row["hardware"]["gpu"]]
 rows = [row | {"source": {"title": "a loop of our own"}, "source_key": "ours"} for row in rows]
-files = {name: folder / f"{name}.json" for name in ("mine", "theirs")}
-files["mine"].write_text(json.dumps(rows[:3]))
-files["theirs"].write_text(json.dumps(rows[3:]))
-
-
-def said_of_theirs(*more):
-    """The predicted seconds, and the measured ones, of each row of theirs."""
-    assert predict_command([f"runs={files['theirs']}", f"out={folder}/said.csv", *more]) == 0
-    with open(folder / "said.csv") as file:
-        return [(float(row["step_s"]), float(row["measured_step_s"])) for row in csv.DictReader(file)]
-
-
-print(f"a row: {json.dumps({key: value for key, value in rows[0].items() if key != 'source'})}\n".replace(", \"", ",\n  \""))
+mine, theirs = rows[:3], rows[3:]
+print(json.dumps(mine[0], indent=1).replace("\n   ", " ").replace("\n  }", "}"))
 
 # %% [markdown]
-# That is the format: what ran, on what, how it was spread, and `measured`, with `step_time_s` or `tokens_per_s_per_gpu`. A file is a list of such rows. What a row leaves open is assumed, and the column `assumed` of the result says what. `model` may also be `{"folder": "…"}`, with a folder of Hugging Face or a preset's name.
+# That is a row: what ran, on what, how it was spread, and `measured`, with `step_time_s` or `tokens_per_s_per_gpu`. A file for `python -m course_lib predict runs=theirs.json out=said.csv calibrate=mine.json` is a list of such rows, and the cell below calls what this command calls. What a row leaves open is assumed, and the column `assumed` of the result says what. `model` may also be `{"folder": "…"}`, with a folder of Hugging Face or a preset's name.
 #
 # **Predict.** Unknown code is mostly slower than what is published, and the planner does not know that of *ours*. Before it has seen our three rows, its steps are too short by about a quarter. How far off is the median of the five afterwards, in percent?
 
 # %%
-before = said_of_theirs()
-after = said_of_theirs(f"calibrate={files['mine']}")
+factor = factor_of(measured_runs(mine))
+before, after = predict_rows(theirs), predict_rows(theirs, factor=factor)
 predict(
     "median error of the five predictions, after three rows, in percent",
     guess=None,
-    answer=round(100 * median(abs(step / real - 1) for step, real in after), 1),
+    answer=round(100 * median(abs(row["step_s"] / row["measured_step_s"] - 1) for row in after), 1),
     tolerance=0.3,
     think="what one factor can mend, and what differs between 4 GPUs and 1,024",
 )
-for row, (first, real), (then, _) in zip(rows[3:], before, after, strict=True):
-    print(f"{row['hardware']['gpus']:5} GPUs: predicted {first:.2f} s, with three rows {then:.2f} s, measured {real:.2f} s")
+print(f"every step x {factor:.3f}")
+for row, first, then in zip(theirs, before, after, strict=True):
+    gpus, real = row["hardware"]["gpus"], first["measured_step_s"]
+    print(f"{gpus:5} GPUs: predicted {first['step_s']:.2f} s, then {then['step_s']:.2f} s, measured {real:.2f} s")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# One factor has mended most of it. What was wrong with the predictions was not the network between a thousand GPUs, but how well this code uses one, and that the three small runs could tell. The factor stands in the line that `predict` prints. It is drawn a little towards 1, the more the less your rows agree among themselves.
+# One factor has mended most of it. What was wrong with the predictions was not the network between a thousand GPUs, but how well this code uses one, and that the three small runs could tell. The factor is drawn a little towards 1, the more the less your rows agree among themselves.
 #
 # </details>
 #
