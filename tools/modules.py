@@ -1,8 +1,8 @@
 """Which module a test belongs to: said here once, for `make check ONLY=04` and for the table of seconds.
 
-A number in a file's name decides (`test_module_05_zero.py`, `05_zero.ipynb`, and `12b_x.ipynb`, a second lesson). Where one file tests every module, the
-number in a test's parameters does (`test_exercises.py::test_a_stub[04.1]`). Only files without a number need a line in
-`FILES`; what has none is "shared".
+A number in a file's name decides (`test_module_05_zero.py`, `05_zero.ipynb`, also `12b_x.ipynb`, a second lesson).
+Where one file tests every module, the number in a test's parameters does (`test_exercises.py::test_a_stub[04.1]`). Only
+files without a number need a line in `FILES`; what has none is "shared".
 """
 
 from __future__ import annotations

@@ -405,22 +405,19 @@ print(gauges.stragglers([*zip(*own, strict=True)]))
 
 
 # %% varies="measured times"
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader
+def waited(workers):
+    """Milliseconds that ten steps spent in the loader and in their products, as the profiler saw them."""
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.data import DataLoader, Dataset
 
+    class SlowDisk(Dataset):
+        def __len__(self):
+            return 40
 
-class SlowDisk(torch.utils.data.Dataset):
-    """Forty rows, for each of which the disk takes ten milliseconds."""
+        def __getitem__(self, row):
+            time.sleep(0.01)
+            return row
 
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, row):
-        time.sleep(0.01)
-        return row
-
-
-for workers in (0, 2):
     context = "fork" if workers else None  # a class of this page is known to a forked worker alone
     loader = DataLoader(SlowDisk(), batch_size=4, num_workers=workers, multiprocessing_context=context)
     weights = torch.randn(1024, 1024)
@@ -428,11 +425,16 @@ for workers in (0, 2):
         for _ in loader:
             weights @ weights  # stands in for a step
     spent = {event.key: event.cpu_time_total / 1e3 for event in trace.key_averages()}
-    waited = sum(ms for name, ms in spent.items() if name.startswith("enumerate(DataLoader)"))
-    print(f"{workers} workers: {waited:4.0f} ms in the loader, {spent['aten::mm']:4.0f} ms in the products")
+    in_loader = sum(ms for name, ms in spent.items() if name.startswith("enumerate(DataLoader)"))
+    return in_loader, spent["aten::mm"]
+
+
+for workers in (0, 2):
+    [(in_loader, computed)] = run_ranks(waited, 1, workers)
+    print(f"{workers} workers: {in_loader:4.0f} ms in the loader, {computed:4.0f} ms in the products")
 
 # %% [markdown]
-# Without workers every row is waited for, and the wait is as long as the disk is slow. With two, the loader has read on while the rank computed, and only what the workers cannot keep up with is left. In a trace these spans are gaps in which neither kernels nor messages run. In `train`'s lines the wait is a part of `own_s`, so a rank with a slow disk is a straggler there.
+# Without workers every row is waited for, and the wait is as long as the disk is slow. With two, the loader has read on while the rank computed, and what is left is mostly the first batch, for which nobody could read ahead. In a trace these spans are gaps in which neither kernels nor messages run. In `train`'s lines the wait is a part of `own_s`, so a rank with a slow disk is a straggler there.
 #
 # > **To keep.** In a synchronous training a step takes equally long on all ranks. Measure own work, or the straggler stays invisible.
 

@@ -67,14 +67,14 @@ torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 listens = "--signals-to-handle=SIGTERM,SIGINT,SIGUSR1"
 
 
-def start(name):
+def started(name):
     """Start the script once more, with a log of this name."""
     with open(folder / name, "w") as log:
         command = [*torchrun, listens, "scripts/12b_goes_on.py", str(folder)]
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
-job, log = start("first"), folder / "first"
+job, log = started("first"), folder / "first"
 while "step 25\n" not in log.read_text() and job.poll() is None:
     time.sleep(0.05)
 psutil.Process(int(re.search(r"rank 1, process (\d+)", log.read_text())[1])).kill()
@@ -99,14 +99,14 @@ print(re.search(r"Failures:.*", log.read_text(), re.DOTALL)[0])
 # %% [markdown]
 # ## Before the time is over
 #
-# The next ending comes every night. Slurm ends a job when its time is up, but you can let it warn you. With `#SBATCH --signal=USR1@120` it sends a signal two minutes before, and torchrun hands it on to its ranks if `--signals-to-handle` names it.
+# The next ending comes every night. Slurm ends a job when its time is up, but you can let it warn you. With `#SBATCH --signal=USR1@120` it sends a signal two minutes before, and torchrun sends it to its ranks as well, if `--signals-to-handle` names it.
 #
 # A signal that nobody listens to ends a process. Now look at the first lines of the script. The handler stands above `import torch`, because the imports take seconds, and Slurm does not wait for them: it may even send the signal a minute early. All that a handler does is to take a note. The loop looks at the notes after each step, and asks all ranks by an all-reduce, since one may have heard a step before the others. If they did not ask, some would write a checkpoint and leave, and the others would hang in their next step.
 #
 # **Predict.** We start the script again, and send the signal half a second after its ranks have begun, while they still import. Its first start was killed in step 26. After which step does the second start leave?
 
 # %% varies="the process's numbers"
-job, log = start("second"), folder / "second"
+job, log = started("second"), folder / "second"
 while len(psutil.Process(job.pid).children()) < 2:
     time.sleep(0.05)
 time.sleep(0.5)
@@ -149,9 +149,8 @@ out = Path(mkdtemp()) / "run"
 command = ["train", "dp=2", "model=tiny_gpt", "steps=60", "checkpoint_every=10", f"out={out}"]
 again = ["--max-restarts=1", "-m", "course_lib"]
 with open(folder / "restarted", "w") as log:
-    job = subprocess.Popen(
-        [*torchrun, *again, *command], stdout=log, stderr=log, env={**os.environ, "COURSE_LIB_DEVICE": "cpu"}
-    )
+    on_cpus = {**os.environ, "COURSE_LIB_DEVICE": "cpu"}
+    job = subprocess.Popen([*torchrun, *again, *command], stdout=log, stderr=log, env=on_cpus)
     metrics = out / "metrics.jsonl"
     while job.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < 30):
         time.sleep(0.1)
@@ -194,11 +193,12 @@ for _ in range(3):
     a @ a
 peak = 3 * 2 * 2048**3 / (time.perf_counter() - begin)  # FLOP/s of all processors
 print(f"one line: {list(lines[9])}")
-print(f"{tokens_per_s:,.0f} tokens/s x {per_token / 1e6:.2f} MFLOP a token: {tokens_per_s * per_token / 1e9:.2f} GFLOP/s")
-print(f"a matrix product: {peak / 1e9:.0f} GFLOP/s, so the MFU is {tokens_per_s * per_token / peak:.1%}")
+reached = tokens_per_s * per_token
+print(f"{tokens_per_s:,.0f} tokens/s x {per_token / 1e6:.2f} MFLOP a token: {reached / 1e9:.1f} GFLOP/s")
+print(f"a matrix product: {peak / 1e9:.0f} GFLOP/s, so the MFU is {reached / peak:.1%}")
 
 # %% [markdown]
-# A small share, and it has to be: this model's matrices are so small that calling an operation takes longer than the operation. On a cluster read it the other way round. A large model that falls from 40 to 20 % between two mornings has not become smaller, so something is slow, and you are in the second column of lesson 12's page. And compare it with the clock of the wall: a share of the *steps* says nothing of the hours between them, in which the job was dead or in the queue. What is left of the day is the **goodput** of lesson 08; 12.5 takes both out of a log.
+# A small share, and it has to be: this model's matrices are so small that calling an operation takes longer than the operation. On a cluster read it the other way round. A large model whose share has halved between two mornings has not become smaller, so something is slow, and you are in the second column of lesson 12's page. And compare it with the clock of the wall: a share of the *steps* says nothing of the hours between them, in which the job was dead or in the queue. What is left of the day is the **goodput** of lesson 08; 12.5 takes both out of a log.
 #
 # > **To keep.** Tokens a second say how fast the run is, MFU how fast it could be, and goodput how much of the day it ran.
 
@@ -269,7 +269,7 @@ dist.all_gather_object(marks, mark.item())
 # %% [markdown]
 # ## Four logs to read
 #
-# Here are four runs, A to D, of one small model on two ranks, with the loop of `train`. Each is well for twenty steps and then falls ill, of one of these: two batches of broken rows; a disk that is slow on one rank; one flipped bit in a weight of one rank; and a flipped bit again, but a higher one. The cell below makes them ill. You know by now what it does, so read only its four comments, or leave it folded until you have guessed.
+# Here are four runs, A to D, of one small model on two ranks, with the loop of `train`. Each is well for twenty steps and then falls ill, of one of these: two batches of broken rows; a disk that is slow on one rank; one flipped bit in a weight of one rank; and a flipped bit again, but a higher one. The cell below makes them ill. It is folded, so that you can guess.
 
 # %% folded=true
 # Setup: the four runs, made ill on purpose; open it when you have guessed
@@ -287,37 +287,39 @@ def ill_runs():
 
     rank, mesh = dist.get_rank(), make_mesh(dp=2)
 
-    class Rows(Batches):
-        def batch(self, number):
-            inputs, targets = super().batch(number)
-            if illness == "rows" and number in (20, 21):  # A: any letters, in no order
-                return torch.randint(256, inputs.shape), torch.randint(256, inputs.shape)
-            if illness == "disk" and number >= 20 and rank == 1:
-                time.sleep(0.1)  # C: rank 1 waits for its rows
-            return inputs, targets
+    def one_run(illness, lines):
+        class IllRows(Batches):
+            def batch(self, number):
+                inputs, targets = super().batch(number)
+                if illness == "rows" and number in (20, 21):  # A: any letters, in no order
+                    return torch.randint(256, inputs.shape), torch.randint(256, inputs.shape)
+                if illness == "disk" and number >= 20 and rank == 1:
+                    time.sleep(0.1)  # C: rank 1 waits for its rows
+                return inputs, targets
 
-    def one_run(lines):
         torch.manual_seed(0)
         config = TrainConfig(optimizer="adamw", learning_rate=3e-3)
         trainer = Trainer(Decoder(TINY), config, mesh=mesh, apply=(replicate(),))
         weights = next(trainer.model.parameters())
-        for step in train(trainer, Rows(text=load_text(), batch_size=8, sequence=32), 34):
+        for step in train(trainer, IllRows(text=load_text(), batch_size=8, sequence=32), 34):
             if illness.endswith("bit") and step.number == 20 and rank == 1:
+                # B: a bit of the exponent. D: one far behind it.
                 bits = weights.data.view(torch.int32)
-                bits[101, 5] ^= 1 << (30 if illness == "high bit" else 18)  # B: in the exponent; D: far behind it
+                bits[101, 5] ^= 1 << (30 if illness == "high bit" else 18)
             facts = [None] * 2
             dist.all_gather_object(facts, (step.own_s[0], weights.double().sum().item()))
             own_s, marks = zip(*facts, strict=True)
-            line = {"step": step.number, "loss": step.loss, "gradient_norm": step.norm, "own_s": own_s}
-            lines.append(line | {"alike": marks[0] == marks[1]})
+            line = {"step": step.number, "loss": step.loss, "gradient_norm": step.norm}
+            lines.append(line | {"own_s": own_s, "alike": marks[0] == marks[1]})
 
     found = {}
     for name, illness in ILL.items():
         try:
-            one_run(found.setdefault(name, []))
+            one_run(illness, found.setdefault(name, []))
         except ValueError as error:  # the loss was not finite, which the trainer refuses on all ranks
             found[name].append({"step": len(found[name]) + 1, "loss": None, "said": str(error)})
     return found
+
 
 # %% [markdown]
 # Each line below has the loss, the gradients' norm, the milliseconds of each rank's own work, and whether both ranks' first weights are alike, as the check above would say.
@@ -333,12 +335,13 @@ for name, lines in logs.items():
             print(f"       {line['step']:4}  {line['said'][:74]} …")
             continue
         own = "  ".join(f"{1e3 * own:5.0f}" for own in line["own_s"])
-        print(f"       {line['step']:4}  {line['loss']:6.3f}  {line['gradient_norm']:6.2f}  {own}     {line['alike']}")
+        numbers = f"{line['loss']:6.3f}  {line['gradient_norm']:6.2f}"
+        print(f"       {line['step']:4}  {numbers}  {own}     {line['alike']}")
     print()
 predict(
     "the runs that may go on as they are",
     guess=None,
-    answer="A and C".replace(" and ", ""),
+    answer="AC",
     think="whose weights are still what the training has made of its rows, on both ranks",
 )
 for name, lines in logs.items():
@@ -351,13 +354,13 @@ for name, lines in logs.items():
 #
 # **A** had the broken rows. Loss and norm jump for two steps, and are back at once: both ranks have learned a little nonsense, but the same, so it goes on. Look at those two batches, though. **C** computes what it should, and slowly: rank 1 waits for its disk. It may go on until you have another node.
 #
-# **B** has stopped, because a bit in the exponent made a weight so large that the loss was no number any more. That is the kind one. **D** had the same illness in a lower bit. Compare its losses with C's: they agree in every digit shown. Nothing but the last column tells, and since step 20 one rank trains another model. Both have to go back to a checkpoint from before step 20.
+# **B** has stopped, because a bit in the exponent made a weight so large that the loss was infinite. That is the kind one. **D** had the same illness in a lower bit. Compare its losses with C's: they agree in every digit shown. Nothing but the last column tells, and since step 20 one rank trains another model. Both have to go back to a checkpoint from before step 20.
 #
 # `watch` finds A, B and C, and says nothing of D. No log of losses could.
 #
 # </details>
 #
-# Now a famous one. These are eight lines of BLOOM's public [chronicle](https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml/chronicles.md), of its steps on 12 April 2022. Each took 106 seconds<!-- 106 -->, on 384 GPUs.
+# Now a famous one. These are eight lines of BLOOM's public [chronicle](https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml/chronicles.md), of its steps on 12 April 2022. Each took 106 seconds<!-- =106 -->, on 384 GPUs.
 #
 # | step | loss | gradients' norm |
 # | --- | --- | --- |
@@ -374,7 +377,7 @@ for name, lines in logs.items():
 #
 # <details><summary>What happened</summary>
 #
-# The norm says it four steps before the loss: from 0.24 to 15.9, while the loss still looks like noise. They did nothing, and after some thirty steps the loss was where it had been. It was their first spike in a month. What they did do was to keep the checkpoints from before and after it.
+# Look at step 31,217. Its loss is what it always is, and its norm is more than sixty times the usual. That is two steps before the jump. They did nothing, and after some thirty steps the loss was where it had been. It was the first spike of the loss in a month. But they kept the checkpoints from before and after it.
 #
 # </details>
 #
@@ -430,8 +433,7 @@ for line, said in book.items():
 # </details>
 #
 # The workshop's steps, with what to look at in each, stand in *Going deeper*.
-
-# %% [markdown]
+#
 # ### Then correct the prediction
 #
 # Your first job has run, on one node. Now tell the planner what you have measured, and it moves all its predictions by what your rows say. There is no cluster on this page, so we borrow one: eight runs that NVIDIA has published for Megatron-LM, on A100s. We take their source away, so that the planner knows no more of the code than it would know of yours. Three small ones, on 1, 2 and 4 GPUs, are *mine*. The other five, on 8 to 1,024, are *theirs*, and we ask for them before and after.
@@ -440,7 +442,8 @@ for line, said in book.items():
 from course_lib.sim.predict import factor_of, predict_rows
 from course_lib.sim.published import measured_runs, published_rows
 
-rows = [row for row in published_rows() if row["source_key"] == "mlm20" and "A100" in row["hardware"]["gpu"]]
+rows = [row for row in published_rows() if row["source_key"] == "mlm20"]
+rows = [row for row in rows if "A100" in row["hardware"]["gpu"]]
 rows = [row | {"source": {"title": "a loop of our own"}, "source_key": "ours"} for row in rows]
 mine, theirs = rows[:3], rows[3:]
 print(json.dumps(mine[0], indent=1).replace("\n   ", " ").replace("\n  }", "}"))
@@ -463,7 +466,8 @@ predict(
 print(f"every step x {factor:.3f}")
 for row, first, then in zip(theirs, before, after, strict=True):
     gpus, real = row["hardware"]["gpus"], first["measured_step_s"]
-    print(f"{gpus:5} GPUs: predicted {first['step_s']:.2f} s, then {then['step_s']:.2f} s, measured {real:.2f} s")
+    said = f"predicted {first['step_s']:.2f} s, then {then['step_s']:.2f} s"
+    print(f"{gpus:5} GPUs: {said}, measured {real:.2f} s")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -493,7 +497,7 @@ score()
 #
 # **Next:** 12.5 to 12.7 and 12.10 of the [exercises](../exercises/release/12_on_the_cluster.ipynb), and then your own cluster.
 #
-# <details><summary>1. torchrun's table has rank 7 with -9 as its root cause, on a node with 512 GB of memory, while the GPU's memory was half empty. What do you suspect?</summary>
+# <details><summary>1. torchrun's table has rank 7 with -9 as its root cause, while the memory of its GPU was half empty. What do you suspect?</summary>
 # The node's main memory, not the GPU's: workers of the data loader, or a checkpoint that is gathered on one rank. The system ends the largest process. <code>sacct</code> says <code>OUT_OF_MEMORY</code>.
 # </details>
 #
@@ -544,12 +548,12 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # | --- | --- | --- |
 # | PaLM: the loss jumps, about twenty times, in spite of clipping | certain batches, at certain weights; the same batches did no harm elsewhere | went back a hundred steps, and left out a few hundred batches |
 # | OPT-175B, run 12.43: the norms of gradients and of activations begin to drift, the loss does not | not said; in another run, 12.45.2, the loss followed such jumps and diverged | lowered the learning rate by a tenth, and the second time to two thirds of GPT-3's |
-# | BLOOM, 28 April: 149 TFLOP/s<!-- 149 --> a GPU become 141 within three steps, and stay there; the loss goes on falling | one slow GPU in one node, and a network test that found nothing | left nodes out, three at a time, until it was fast again |
-# | BLOOM, 24 March: nothing at all; a test finds that the norm layers' weights differ between tp ranks | gradients were not clipped on all tp ranks, since the start and in the run before | averaged these weights in each forward, while they looked for the cause |
-# | BLOOM, 30 April: an evaluation hangs for three hours, at 100 % GPU use, and no time limit speaks | a data loader's worker that never answers; `py-spy` over `srun` showed it in the end | a barrier first, which did not help; then a loader without workers for evaluation |
+# | BLOOM, 28 April: 149 TFLOP/s<!-- =149 --> a GPU become 141 within three steps, and stay there; the loss goes on falling | one slow GPU in one node, and a network test that found nothing | left nodes out, three at a time, until it was fast again |
+# | BLOOM, 24 March: nothing at all; somebody finds that the norm layers' weights differ between tp ranks | gradients were clipped on the first tp rank alone, and a second cause, older than this run | averaged these weights in each forward, while they looked for the cause |
+# | BLOOM, 30 April: an evaluation hangs for three hours, with every GPU at work, and no time limit speaks | a data loader's worker that never answers; `py-spy` over `srun` showed it in the end | a barrier first, which did not help; then a loader without workers for evaluation |
 # | Llama 3: the run stops, again and again | faulty GPUs and their memory in half of the cases | automatic restart, and tools that name the slow rank |
 #
-# You have met all of them on these two pages. Count what each cost, too: BLOOM lost 7.3 hours<!-- 7.3 --> because a GPU died two steps before a checkpoint was due, and then wrote three times as often. The hanging evaluation cost 18 hours<!-- 18 -->, most of them because it was a weekend. OPT counted 35 restarts by hand in two months, and more than seventy by machine.
+# You have met all of them on these two pages. Count what each cost, too: BLOOM lost seven hours because a GPU died two steps before a checkpoint was due, and from then on wrote more often, in the end every hundred steps. The hanging evaluation cost 18 hours, most of them because it was a weekend. OPT counted 35 restarts by hand in two months, and more than seventy by machine.
 #
 # A spike is no error by itself. After a NaN all later steps are lost, so go back to a checkpoint before it.
 #
@@ -623,4 +627,4 @@ for name, asynchronous in (("saved at once", False), ("saved beside", True)):
 
 # %% [markdown]
 #
-# References: Chowdhery et al. 2022, *PaLM*, section 5.1; Zhang et al. 2022, *OPT*, section 2.5, and its [chronicle, 56 % through](https://github.com/facebookresearch/metaseq/blob/main/projects/OPT/chronicles/56_percent_update.md); [BLOOM's chronicle](https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml/chronicles.md); Grattafiori et al. 2024, *The Llama 3 herd of models*, section 3.3.4; [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
+# References: Chowdhery et al. 2022, *PaLM*, section 5.1; Zhang et al. 2022, *OPT*, section 2.5, and its [chronicle of December 2021](https://github.com/facebookresearch/metaseq/blob/main/projects/OPT/chronicles/56_percent_update.md); [BLOOM's chronicle](https://github.com/bigscience-workshop/bigscience/blob/master/train/tr11-176B-ml/chronicles.md); Grattafiori et al. 2024, *The Llama 3 herd of models*, section 3.3.4; [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
