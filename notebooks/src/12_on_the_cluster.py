@@ -82,7 +82,7 @@ viz.plot_who_starts(nodes=4, gpus_per_node=4, rank=9)
 #
 # Now a job that has printed nothing since "Initializing" stands most often at one of three places. Is it in the queue? `squeue` says so. Has a `torchrun` not come to the rendezvous? Then the others wait for it, because `--nnodes` is a promise. Or are all ranks there, and cannot talk? Then the **interface** is often wrong, the network card on which a library listens. (And if it is none of them, look whether Python is still importing, from a slow shared disk.)
 #
-# A wrong interface is mostly a line that somebody has copied from another cluster. Here is what it looks like, first in PyTorch's own words, and then in those of `preflight`, which a job runs before it trains.
+# A wrong interface is mostly a line that somebody has copied from another cluster. Here is what it looks like, first in PyTorch's own words, and then in those of `preflight`, a line that you can put into a job file before the one that trains.
 
 # %% varies="a machine's own interfaces"
 import os
@@ -293,7 +293,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # The job runs again, but a step takes twice as long as `plan` said. Is it the cluster, or is it you?
 #
 # Ask the cluster first, because that takes a minute: an **acceptance test**. All ranks add up tensors of growing size, and print how fast. NVIDIA's `nccl-tests` prints two speeds. The **algorithm bandwidth**, `algbw`, is the tensor's bytes over the seconds. But a ring sends almost two tensors over each wire, $2(p-1)/p$ of one. So the bus bandwidth, `busbw`, is that factor times `algbw`. It is what a link of the ring has really carried, and between nodes a link is all cards of a node together. So you can hold it against a data sheet, whatever the number of ranks. An `algbw` of 20 GB/s<!-- =20 --> on 16 ranks is a `busbw` of 37.5 GB/s<!-- =gauges.busbw(20, 16) -->.
-
+#
 # `preflight` makes this test, and looks at the rest of the machine besides. We tell it that we expect a DGX H100, which this machine is not, so that you see a finding. The same line under `srun` asks every node of a job.
 
 # %% varies="measured times, and what a machine has"
