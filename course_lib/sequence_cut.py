@@ -10,6 +10,7 @@ from course_lib.errors import four_parts
 from course_lib.split import split_sizes
 
 Order = Literal["contiguous", "zigzag"]
+ContextMethod = Literal["all_gather", "ring", "ulysses"]  # how attention meets the keys of other ranks
 
 
 class Tile(NamedTuple):

@@ -38,6 +38,7 @@ _SETTINGS = {  # of `train`, by what they decide of a job
     "sequence_parallel": "sequence_parallel",
     "recompute": "recompute",
     "schedule": "schedule",
+    "context": "context",
 }
 
 
@@ -125,6 +126,7 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
         fused_norms=run.folder is None,  # those of transformers are written in Python
         keep_gathered=run.sequence_parallel == "keep",
         whole=whole,
+        **({"context": run.values["context"]} if run.parallel.cp > 1 else {}),
         **pipeline,
     )
     return Asked(

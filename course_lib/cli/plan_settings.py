@@ -17,8 +17,8 @@ AXES = Group(
     (
         Setting("tp", Space.tp, "wholes", "ranks that share each matrix", "05"),
         Setting("pp", Space.pp, "wholes", "stages", "04"),
-        Setting("cp", Space.cp, "wholes", "ranks that share a sequence", "08"),
-        Setting("ep", Space.ep, "wholes", "ranks that share experts", "08"),
+        Setting("cp", Space.cp, "wholes", "ranks that share a sequence", "09"),
+        Setting("ep", Space.ep, "wholes", "ranks that share experts", "09"),
         Setting("zero_stage", list(Space.zero_stage), "wholes", "what copies share", "06", _STAGES),
         Setting("micro_batch", list(Space.micro_batch), "wholes", "sequences of one", "04"),
         Setting("recompute", list(Space.recompute), "other", "what layers compute twice", "01", RECOMPUTE),

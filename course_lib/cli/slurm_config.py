@@ -70,7 +70,7 @@ def _check_ranks(ranks: int, values: Mapping[str, Any]) -> None:
     """One rank for each GPU."""
     nodes, per_node = values["nodes"], values["gpus_per_node"]
     if ranks != nodes * per_node:
-        asked, rule = f"nodes={nodes} x gpus_per_node={per_node}", f"a rank has a GPU, and dp x pp x tp is {ranks}"
+        asked, rule = f"nodes={nodes} x gpus_per_node={per_node}", f"a rank has a GPU, and dp x pp x cp x tp is {ranks}"
         refuse(COMMAND, asked, rule, f"give degrees whose product is {nodes * per_node}, or other nodes")
 
 

@@ -14,7 +14,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli import settings, train_sharding
+from course_lib.cli import settings, train_context, train_experts, train_sharding
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse
 from course_lib.cli.train_settings import MODELS, PIPELINE, TRAIN
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
@@ -30,7 +30,7 @@ OPTIONS = settings.defaults(TRAIN)
 KEYS = settings.names(TRAIN)
 _PIPELINE = settings.names([PIPELINE])  # only with pp > 1; None: what `_pipeline` chooses
 _MOST_INSTRUCTIONS = 2**20  # about as many a schedule has of a kind
-_DEGREES = ("dp", "pp", "tp")
+_RANKS = ("dp", "pp", "cp", "tp")  # their product; ep is counted inside dp
 
 ConfigStore.instance().store(name=COMMAND, node=settings.composed(TRAIN))
 _FOLDER = "folder_of_ones_own"  # what Hydra composes in the place of a preset
@@ -86,14 +86,16 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     settings.check_kinds(COMMAND, TRAIN, values)
     if not 0 <= values["seed"] < 2**32:
         refuse(COMMAND, f"seed={values['seed']}", "a seed has 32 bits", "give 0 <= seed < 4294967296")
-    parallel = ParallelConfig(**{name: values[name] for name in (*_DEGREES, "zero_stage")})
+    parallel = ParallelConfig(**{name: values[name] for name in (*_RANKS, "ep", "zero_stage")})
     check_ranks(parallel.world_size)
     _check_batch(values)
     _check_sequence_parallel(values)
+    train_context.complete(values)
     train_sharding.complete(values)
     schedule = _pipeline(values)
     model, folder = _model(values)
     model.check_sequence(values["sequence"])
+    train_experts.check(values, model)
     return TrainRun(
         model=model,
         folder=folder,
@@ -140,6 +142,10 @@ def _model(values: Mapping[str, Any]) -> tuple[ModelConfig, Path | None]:
     if values["pp"] > 1:
         rule, way_out = "pipelines here are of the course's own decoder", "choose pp=1, with dp or tp"
         refuse(COMMAND, f"model={str(folder)!r} with pp={values['pp']}", rule, way_out)
+    for name, usual in (("balance", 0), ("capacity", None)):
+        if values[name] != usual:
+            given = f"model={str(folder)!r} with {name}={values[name]}"
+            refuse(COMMAND, given, "the course's own decoder measures the load of its experts", f"leave {name} out")
     if values["sequence_parallel"] is not None:
         given = f"model={str(folder)!r} with sequence_parallel={values['sequence_parallel']}"
         refuse(COMMAND, given, "the course's own decoder cuts the sequence between its blocks", "leave it out")
@@ -151,7 +157,7 @@ def check_started(ranks: int, started: int) -> None:
     if ranks != started:
         rule = f"torchrun started {started}"
         way_out = f"give degrees whose product is {started}, as dp={started}, or torchrun --nproc-per-node {ranks}"
-        refuse(COMMAND, f"{' x '.join(_DEGREES)} = {ranks}", rule, way_out)
+        refuse(COMMAND, f"{' x '.join(_RANKS)} = {ranks}", rule, way_out)
 
 
 def _check_batch(values: Mapping[str, Any]) -> None:
@@ -163,7 +169,7 @@ def _check_batch(values: Mapping[str, Any]) -> None:
 
 def _check_sequence_parallel(values: Mapping[str, Any]) -> None:
     """Ranks that share matrices share the sequence too, if that is asked for, and each has a position."""
-    kept, tp, sequence = values["sequence_parallel"], values["tp"], values["sequence"]
+    kept, tp, cp, sequence = (values[name] for name in ("sequence_parallel", "tp", "cp", "sequence"))
     if kept is None:
         return
     given = f"sequence_parallel={kept}"
@@ -173,13 +179,10 @@ def _check_sequence_parallel(values: Mapping[str, Any]) -> None:
     if values["engine"] == "torch" and kept != "keep":
         rule = "PyTorch keeps a block's gathered input until backward"
         refuse(COMMAND, f"engine=torch with {given}", rule, "choose engine=own, or sequence_parallel=keep")
-    if sequence < tp:
-        refuse(
-            COMMAND,
-            f"sequence={sequence} with tp={tp} and {given}",
-            "every rank needs a position",
-            f"give sequence >= {tp}, or less tp",
-        )
+    if sequence // cp < tp:
+        ranks = f"tp={tp}" if cp == 1 else f"cp={cp}, tp={tp}"
+        way_out = f"give sequence >= {cp * tp}, or less tp"
+        refuse(COMMAND, f"sequence={sequence} with {ranks} and {given}", "every rank needs a position", way_out)
 
 
 def _pipeline(values: dict[str, Any]) -> Schedule | None:

@@ -16,6 +16,7 @@ from torch import nn
 from course_lib.cli.train_config import TrainRun
 from course_lib.gauges.allocated import recompute_layers
 from course_lib.models.decoder import Decoder, init_weight
+from course_lib.models.moe import MoEDecoder
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.initial import drawn
 from course_lib.training.pretrained import Pretrained
@@ -35,7 +36,8 @@ def on_meta(run: TrainRun, device: torch.device | None = None) -> nn.Module:
     if run.folder is not None:
         return Pretrained(run.folder).model(dtype, device or torch.device("cpu"))
     with torch.device("meta"):
-        return Decoder(run.model).to(dtype)
+        decoder = MoEDecoder(run.model, run.values["capacity"]) if run.model.n_experts > 1 else Decoder(run.model)
+        return decoder.to(dtype)
 
 
 def init_of(run: TrainRun) -> Callable[[Trainer], object]:

@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from course_lib import comm
-from course_lib.cli import settings, train_model, train_sharding
+from course_lib.cli import settings, train_context, train_experts, train_model, train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_metrics import Metrics
-from course_lib.cli.train_settings import ACTIVATIONS, SHARDING
-from course_lib.costs.model.parameters import model_parameters
+from course_lib.cli.train_settings import ACTIVATIONS, CONTEXT, EXPERTS, SHARDING
+from course_lib.costs.model.parameters import expert_parameters, model_parameters
 from course_lib.errors import four_parts
+from course_lib.models.registered import check_attention, check_experts
 from course_lib.parallel.pipelines.stages import layers_of
 from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.parallel.tensors.cutting import AXIS, write_table
 from course_lib.parallel.tensors.plan import plan_for
+from course_lib.parallel.tensors.roles import causal_model
 from course_lib.parallel.tensors.styles import styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
@@ -90,7 +92,7 @@ def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize
-    needed = numbers_needed(run, ranks_here) * model_parameters(run.model) * itemsize
+    needed = numbers_needed(run, ranks_here) * itemsize
     if needed > memory_bytes():
         values = f"{run.model.name} on {ranks_here} rank{'s' * (ranks_here > 1)} needs {format_bytes(needed)}"
         rule = f"this machine has {format_bytes(memory_bytes())}"
@@ -107,6 +109,13 @@ def check_shape(run: TrainRun) -> None:
         _check_stages(run, len(layers_of(model)))
     if run.parallel.tp > 1:
         _check_parts(run, model)
+    if run.values["context"] == "ulysses":
+        _check_heads(run)
+    if run.folder is not None and (found := causal_model(model)) is not None:
+        if run.parallel.cp > 1:
+            check_attention(found[1])
+        if run.parallel.ep > 1:
+            check_experts(found[1])
 
 
 def check_weights(run: TrainRun) -> None:
@@ -142,16 +151,28 @@ def _check_parts(run: TrainRun, model: nn.Module) -> None:
     write_table(model, layout, styles)
 
 
-def numbers_needed(run: TrainRun, ranks_here: int) -> int:
-    """For each parameter, how many numbers this machine holds at once, at least.
+def _check_heads(run: TrainRun) -> None:
+    """Refuse more ranks along cp than heads, where ranks change from positions to heads."""
+    heads, cp = run.model.n_heads // run.parallel.tp, run.parallel.cp
+    if heads < cp:
+        rule = "each rank works on a head of queries meanwhile"
+        refuse(COMMAND, f"context=ulysses with cp={cp}, {heads} heads", rule, f"choose cp <= {heads}, or context=ring")
 
-    The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, or weights,
-    gradients and states by ZeRO.
+
+def numbers_needed(run: TrainRun, ranks_here: int) -> int:
+    """How many numbers of weights, gradients and states this machine holds at once, at least.
+
+    The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, its experts,
+    or weights, gradients and states by ZeRO.
     """
-    kept = 1, 1, _STATES_KEPT[run.config.optimizer]
+    model, parallel = run.model, run.parallel
+    experts = sum(layers * expert_parameters(kind) for layers, kind in model.layer_kinds if kind.n_experts > 1)
+    others, parts, needed = model_parameters(model) - experts, parallel.pp * parallel.tp, 0
     shared = train_sharding.ranks_that_share(run.values)
-    parts = run.parallel.pp * run.parallel.tp
-    return sum(ranks_here * n // (parts * ranks) for n, ranks in zip(kept, shared, strict=True))
+    for kept, ranks in zip((1, 1, _STATES_KEPT[run.config.optimizer]), shared, strict=True):
+        needed += ranks_here * kept * others // (parts * ranks)
+        needed += ranks_here * kept * experts // (parts * max(ranks, parallel.ep))
+    return needed
 
 
 def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], object]) -> Trainer:
@@ -161,14 +182,22 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
         train_model.recompute(run, model)
     if run.ranks == 1:
         with device:  # where a model that is on meta gets its memory
-            return Trainer(model, run.config, init=init)
-    mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp, tp=run.parallel.tp)
+            return Trainer(
+                model,
+                run.config,
+                apply=train_experts.techniques(run.values, run.model, own=run.folder is None),
+                init=init,
+            )
+    parallel = run.parallel  # which counts the ranks along ep in dp; in the mesh they are an axis beside it
+    mesh = make_mesh(pp=parallel.pp, dp=parallel.dp // parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
     form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
-    apply = [_TENSOR[run.engine](**form)] if run.parallel.tp > 1 else []
+    apply = [_TENSOR[run.engine](**form)] if parallel.tp > 1 else []
+    apply += train_context.techniques(run.values)
+    apply += train_experts.techniques(run.values, run.model, own=run.folder is None)
     apply += [stages(run.schedule)] if run.schedule is not None else []
-    if run.parallel.zero_stage:
+    if parallel.zero_stage:
         apply += [train_sharding.technique(run.values)]
-    elif run.parallel.dp > 1:
+    elif parallel.shards > 1:
         apply += [_REPLICATE[run.engine]()]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="plan_for")  # which `check_shape` has said, once for all ranks
@@ -269,7 +298,7 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
         how.append(f"{run.schedule.name} with stages={stages} and microbatches={microbatches}")
-    how += [settings.said(group, run.values) for group in (ACTIVATIONS, SHARDING)]
+    how += [settings.said(group, run.values) for group in (CONTEXT, EXPERTS, ACTIVATIONS, SHARDING)]
     where = ", ".join(filter(None, how))
     text = describe_text() if run.text is None else run.text.name
     return (

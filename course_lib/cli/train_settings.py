@@ -9,6 +9,7 @@ from course_lib.cli.settings import Group, Setting
 from course_lib.config.training import Optimizer
 from course_lib.costs.comm.tensor import SequenceParallel
 from course_lib.schedules import SCHEDULES
+from course_lib.sequence_cut import ContextMethod, Order
 
 MODELS = (*presets.names("tiny"), *presets.names("model"))
 
@@ -17,12 +18,14 @@ _STRATEGIES = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD")
 _POLICIES = ("by_block", "by_block_and_size", "by_block_group", "size_based")
 
 RANKS = Group(
-    "the model, and dp x pp x tp ranks that train it",
+    "the model, and dp x pp x cp x tp ranks that train it",
     (
         Setting("model", "tiny_llama", "preset", "a preset, or a folder of Hugging Face", "01", MODELS),
         Setting("dp", 1, "positive", "copies of the model, each with its share of a batch", "03", free=True),
         Setting("pp", 1, "positive", "stages that each copy is cut into", "04", free=True),
         Setting("tp", 1, "positive", "ranks that share each matrix", "05", free=True),
+        Setting("cp", 1, "positive", "ranks that share each sequence", "09", free=True),
+        Setting("ep", 1, "positive", "of the dp copies, ranks that share a layer's experts", "09", free=True),
         Setting("engine", "own", "choice", "the course's code, or PyTorch's", "03", ("own", "torch"), free=True),
     ),
 )
@@ -45,6 +48,28 @@ PIPELINE = Group(
         Setting("schedule", None, "word", "the order of its work; without it 1f1b", "04", SCHEDULES, True),
         Setting("microbatches", None, "whole", "parts of each copy's share of a batch; without it pp", "04", free=True),
         Setting("stages_per_rank", None, "whole", "above 1 for interleaved, which takes 2 by itself", "04", free=True),
+    ),
+)
+CONTEXT = Group(
+    "ranks that share each sequence, with cp above 1",
+    (
+        Setting(
+            "context",
+            None,
+            "word",
+            "how attention meets keys; without it all_gather",
+            "09",
+            get_args(ContextMethod),
+            True,
+        ),
+        Setting("order", None, "word", "who has which positions; without it zigzag", "09", get_args(Order), True),
+    ),
+)
+EXPERTS = Group(
+    "a model with experts",
+    (
+        Setting("balance", 0.0, "number", "so many times the load-balance loss is added", "09"),
+        Setting("capacity", None, "number", "tokens that an expert takes, in fair shares of a sequence", "09"),
     ),
 )
 ACTIVATIONS = Group(
@@ -85,4 +110,4 @@ RESULTS = Group(
         Setting("keep_checkpoints", 2, "positive", "so many stay; the ones before them are removed", "03", free=True),
     ),
 )
-TRAIN = (RANKS, SHARDING, PIPELINE, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)
+TRAIN = (RANKS, SHARDING, PIPELINE, CONTEXT, EXPERTS, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)

@@ -32,6 +32,7 @@ POLICIES: dict[str, Callable[[int], Policy]] = {
     "by_block_group": by_block_group,
     "size_based": size_based,
 }
+_ALL_SHARE = ("FULL_SHARD", "SHARD_GRAD_OP")
 _SIZES = {"by_block_group": None, "size_based": LARGE}  # who takes one, and which if none is given
 
 
@@ -69,7 +70,7 @@ def _check_degrees(values: Mapping[str, Any]) -> None:
     if values["tp"] > 1 and (values["engine"], values["zero_stage"]) == ("torch", 1):
         rule, way_out = "PyTorch's ZeRO-1 takes tensors of one rank", "choose engine=own, or zero_stage=3"
         _refuse(f"{stage} with tp={values['tp']} and engine=torch", rule, way_out)
-    if values["dp"] == 1:
+    if values["dp"] * values["cp"] == 1:
         _refuse(f"{stage} with dp=1", "one rank has nobody to share with", "leave zero_stage out, or give dp >= 2")
 
 
@@ -97,6 +98,10 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     stage, strategy, shards, dp = (values[name] for name in ("zero_stage", "strategy", "shards", "dp"))
     if stage == 3:
         check_strategy(COMMAND, strategy, shards)
+    inner = next((f"{axis}={values[axis]}" for axis in ("cp", "ep") if values[axis] > 1), None)
+    if inner and strategy not in (None, *_ALL_SHARE):
+        rule = "all ranks that have the same weights share them"
+        _refuse(f"strategy={strategy} with {inner}", rule, f"choose {' or '.join(_ALL_SHARE)}")
     if shards is not None and (shards < 1 or dp % shards):
         _refuse(
             f"shards={shards} with dp={dp}", "every copy has equally many ranks", f"choose shards in {divisors(dp)}"
@@ -133,11 +138,14 @@ def technique(values: Mapping[str, Any]) -> Technique:
 
 
 def ranks_that_share(values: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Over how many ranks weights, gradients and the optimizer's states are shared between steps."""
-    stage, dp = values["zero_stage"], values["dp"]
-    shared = parts_of(values["strategy"], values["shards"], dp)
+    """Over how many ranks weights, gradients and the optimizer's states are shared between steps.
+
+    An expert's over as many: of fewer ranks that have it, each has 1/ep of the experts already.
+    """
+    stage, ranks = values["zero_stage"], values["dp"] * values["cp"]
+    shared = parts_of(values["strategy"], values["shards"], ranks)
     if values["engine"] == "torch" and stage == 2:
-        return dp, dp, dp
+        return ranks, ranks, ranks
     weights, gradients, states = (shared if stage >= least else 1 for least in (3, 2, 1))
     return weights, gradients, states
 

@@ -50,7 +50,8 @@ class ParallelConfig:
     def in_words(self) -> str:
         """The degrees of the ranks' axes above 1."""
         sizes = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
-        return " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
+        words = " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
+        return f"{words}, ep={self.ep} of dp" if self.ep > 1 else words
 
     def check_heads(self, model: ModelConfig) -> None:
         """Refuse ranks of which some would have more heads: kv heads fewer than ranks lie on equally many each.

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from course_lib.errors import four_parts
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES
 
-_AXES = ("pp", "dp", "tp")  # of whose ranks `train` makes a mesh
+_AXES = ("pp", "dp", "cp", "tp")  # of whose ranks `train` makes a mesh; ep is counted inside dp
 _MOST = {"tp": 4}  # the tiny model's heads
+_EXPERTS_EACH = 2  # of the tiny model's layer, on a rank
 
 
 class Toy(NamedTuple):
@@ -23,21 +24,20 @@ class Toy(NamedTuple):
 def toy_of(policy: Mapping[str, Any], ranks: int = 8) -> Toy:
     """The degrees shrunk to at most so many ranks: each that is above 1 stays so, and the largest shrinks least.
 
-    `policy` has the fields of `Policies`, as in `Ranked`; the model is the tiny Llama, with a layer for each stage.
-    Raises: ValueError for fewer ranks than such a shape needs.
+    `policy` has the fields of `Policies`, as in `Ranked`; the model is tiny, with a layer for each stage. If
+    there are too few ranks for all degrees, sequences stay whole.
+    Raises: ValueError for fewer ranks than even that needs.
     """
-    degrees = _shrunk({axis: int(policy[axis]) for axis in _AXES}, ranks)
+    degrees, left_out = _degrees(policy, ranks)
     overrides = [f"{axis}={size}" for axis, size in degrees.items() if size > 1]
-    left_out = [f"{axis}={policy[axis]:.0f}: `train` has no such ranks" for axis in ("cp", "ep") if policy[axis] > 1]
-    zero = int(policy["zero_stage"])
-    if zero > 1 and degrees["pp"] > 1:
-        left_out.append(f"zero_stage={zero}: under a pipeline `train` has stage 1 alone")
-    elif zero and degrees["dp"] == 1:
-        left_out.append(f"zero_stage={zero}: without dp nobody is there to share with")
-    elif zero:
-        overrides.append(f"zero_stage={zero}")
+    for told, missing in (_experts(policy, degrees), _zero(policy, degrees)):
+        overrides += told
+        left_out += missing
     if degrees["tp"] > 1 and policy["sequence_parallel"]:
-        overrides.append("sequence_parallel=regather")
+        if any(word.startswith("ep=") for word in overrides):
+            left_out.append("sequence_parallel: `train` routes a token once, not on each rank along tp")
+        else:
+            overrides.append("sequence_parallel=regather")
     batches, more = _micro_batches(policy, degrees)
     overrides += more
     recompute = RECOMPUTE[int(policy["recompute"])]
@@ -47,6 +47,37 @@ def toy_of(policy: Mapping[str, Any], ranks: int = 8) -> Toy:
             left_out.append(f"recompute={recompute}: `train` computes whole layers again")
     overrides.append(f"batch={degrees['dp'] * batches}")
     return Toy(tuple(overrides), tuple(left_out))
+
+
+def _degrees(policy: Mapping[str, Any], ranks: int) -> tuple[dict[str, int], list[str]]:
+    """What the mesh has, with sequences whole if there is no room for more; and what is said of that."""
+    wanted = {axis: int(policy[axis]) for axis in _AXES}
+    least = prod(min(2, size) for size in wanted.values())
+    if least <= ranks or wanted["cp"] == 1:
+        return _shrunk(wanted, ranks), []
+    said = f"cp={wanted['cp']}: all these degrees need {least} ranks, and this likeness has at most {ranks}"
+    return _shrunk(wanted | {"cp": 1}, ranks), [said]
+
+
+def _experts(policy: Mapping[str, Any], degrees: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Replicas that share experts: all of them, or half of them where the policy has several such groups too."""
+    ep, dp = int(policy["ep"]), degrees["dp"]
+    if ep == 1:
+        return [], []
+    if dp == 1:
+        return [], [f"ep={ep}: without dp nobody is there to share experts with, for `train` counts ep inside dp"]
+    size = max(2, dp // 2) if ep < policy["dp"] else dp
+    return [f"ep={size}", "model=tiny_mixtral", f"model.n_experts={_EXPERTS_EACH * size}"], []
+
+
+def _zero(policy: Mapping[str, Any], degrees: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """ZeRO shares among the ranks along dp and cp."""
+    zero = int(policy["zero_stage"])
+    if zero > 1 and degrees["pp"] > 1:
+        return [], [f"zero_stage={zero}: under a pipeline `train` has stage 1 alone"]
+    if zero and degrees["dp"] * degrees["cp"] == 1:
+        return [], [f"zero_stage={zero}: without dp nobody is there to share with"]
+    return [f"zero_stage={zero}"] if zero else [], []
 
 
 def _shrunk(degrees: Mapping[str, int], ranks: int) -> dict[str, int]:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
+from course_lib.parallel.sequence.shared import SharedSequence
 from course_lib.parallel.table.local import Local, own_part
 from course_lib.parallel.table.mesh import joined
 from course_lib.training.engine import Engine
@@ -32,6 +33,7 @@ class Setup:
     skeleton: nn.Module
     shared: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer  # what the ranks make of the trainer's
     applied: dict[str, str] = field(default_factory=dict)  # technique -> the axis that it uses
+    shared_sequence: SharedSequence | None = None  # what `context` has the ranks along its axis share
 
     def begin(self, name: str, axis: str) -> None:
         """Note that a technique uses an axis.

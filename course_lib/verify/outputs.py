@@ -18,13 +18,15 @@ from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.local import own_part
 from course_lib.parallel.table.placement import At, Shard
 from course_lib.ranks import run_ranks
+from course_lib.sequence_cut import SequenceCut
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 from course_lib.verify.alike import SGD, born_with
 from course_lib.verify.equality import deviation
 from course_lib.verify.trainable import MakeTrainer
 
-_TP, _DP = "tp", "dp"
+_TP, _CP = "tp", "cp"
+_WITH_SEQUENCES = 3  # dims: (B, S, features)
 
 
 class _Seen(NamedTuple):
@@ -53,7 +55,8 @@ def compare_outputs(
     """The output of every module on ranks beside one device's, in the order of forward.
 
     Both make a trainer of a whole model, not of a pipeline, as for the ladder. A rank's output is that of its share of
-    the batch; what ranks along "tp" have parts of is compared with the same part.
+    the batch; what ranks along "cp" or "tp" have parts of is compared with the same part. Along "cp" that is told of
+    outputs with a dim of positions alone.
     Raises: ValueError for an output of a shape that is no part of one device's.
     """
     with born_with(0, dtype):
@@ -61,6 +64,8 @@ def compare_outputs(
     ranks: list[_Seen] = run_ranks(_seen, world_size, parallel, batch, dtype)
     found = []
     for name, whole in alone.items():
+        if whole.dim() < _WITH_SEQUENCES and ranks[0].layout.sizes.get(_CP, 1) > 1:
+            continue  # a router's tokens, a table's positions: which of them a rank has does not show
         beside = [_beside(name, whole, seen) for seen in ranks if name in seen.outputs]
         if beside:
             worst = max(deviation(got.double(), want.double()) for got, want, _ in beside)
@@ -104,7 +109,11 @@ def _noting(model: nn.Module, found: dict[str, Tensor]) -> Iterator[None]:
 def _beside(name: str, whole: Tensor, seen: _Seen) -> tuple[Tensor, Tensor, str]:
     """A rank's output, the same of one device's, and in words which part that is."""
     got, layout, at = seen.outputs[name], seen.layout, seen.at
-    want, part = whole.tensor_split(layout.sizes.get(_DP, 1))[at.get(_DP, 0)], "whole"
+    want, part = whole, "whole"
+    for axis in layout.row_axes:
+        want = want.tensor_split(layout.sizes.get(axis, 1))[at.get(axis, 0)]
+    if (cp := layout.sizes.get(_CP, 1)) > 1:
+        want, part = want[:, SequenceCut(want.shape[1], cp, layout.sequence_order).positions(at[_CP])], "positions"
     for dim, (length, mine) in enumerate(zip(want.shape, got.shape, strict=False)):
         if length != mine:
             last, size = dim == want.dim() - 1, layout.sizes.get(_TP, 1)

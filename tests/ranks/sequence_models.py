@@ -19,6 +19,7 @@ from course_lib.training.balance import balanced
 from course_lib.training.batches import Batches
 from course_lib.training.context_technique import context
 from course_lib.training.expert_technique import experts
+from course_lib.training.packed import packed
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
@@ -76,9 +77,10 @@ def model_of(shape, *, capacity=None, recomputed=False, one_choice=False):
     return model
 
 
-def alone(config, *, shape="llama", balance=0.0, **kind):
+def alone(config, *, shape="llama", balance=0.0, end=None, **kind):
     """One device."""
-    return Trainer(model_of(shape, **kind), config, apply=(balanced(balance),) if balance else ())
+    apply = [balanced(balance)] if balance else []
+    return Trainer(model_of(shape, **kind), config, apply=[*apply, packed(end)] if end is not None else apply)
 
 
 def spread(
@@ -93,6 +95,7 @@ def spread(
     sequence_parallel=None,
     schedule=None,
     balance=0.0,
+    end=None,
     **kind_and_degrees,
 ):
     """The same on a mesh."""
@@ -107,6 +110,8 @@ def spread(
         apply.append(experts(cut_inner=cut_inner))
     if balance:
         apply.append(balanced(balance))
+    if end is not None:
+        apply.append(packed(end))
     if schedule is not None:
         apply.append(stages(make_schedule(schedule, degrees["pp"], 3)))
     if data is not None:
@@ -122,7 +127,9 @@ def batches(sequence=13, rows=8):
 def climbs(*, accumulation=1, data_of=None, **case):
     """The whole ladder, from outputs to a checkpoint, for a case and its degrees."""
     degrees = [case[axis] for axis in AXES if axis in case]
-    shared = {name: case[name] for name in ("shape", "recomputed", "balance", "capacity", "one_choice") if name in case}
+    shared = {
+        name: case[name] for name in ("shape", "recomputed", "balance", "capacity", "one_choice", "end") if name in case
+    }
 
     def make(build, options, config):
         return build(replace(config, accumulation=accumulation), **options)

@@ -123,7 +123,7 @@ def test_a_top_1_router_with_weights_that_sum_to_one_learns_nothing():
     [
         (
             partial(train, [experts], ep=4),
-            "experts: 0 experts in a layer, ep=4; every rank has one; give a MoEDecoder",
+            "experts: 0 experts in a layer, ep=4; every rank has one; give a model with experts",
         ),
         (
             partial(train, [lambda: tensor(sequence_parallel="keep"), experts], shape="moe", ep=2, tp=2),

@@ -24,7 +24,8 @@ TENSOR = 3  # alone, with replicas, in stages
 SHARDED = 4  # ZeRO-1, ZeRO-2, all weights, runs of neighbours
 SHARDED_TENSOR = 2  # the ladder, and a checkpoint at several layouts
 ON_FOUR = sum([*map(len, ALGORITHMS.values()), len(PRECISIONS), MEMORY, PIPELINES, TENSOR, SHARDED, SHARDED_TENSOR])
-EXPECTED = ON_FOUR + 2  # the plan, on no ranks, and three axes, on eight
+SHARED = 4  # sequences in three ways, experts
+EXPECTED = ON_FOUR + 2 + SHARED + 1  # the plan, on no ranks, and three axes, on eight; the last, on eight again
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():
@@ -37,10 +38,16 @@ def test_every_row_of_the_tour_is_measured_and_holds():
     assert all(re.search(r"\s4\s", line) for line in good[:ON_FOUR])
     assert f"{EXPECTED} rows measured in" in done.stdout
     losses = re.findall(r"loss ([\d.]+) -> ([\d.]+) nats", done.stdout)
-    assert good[-4].startswith("FULL_SHARD x tensor, dp=2 x tp=2 ")
-    assert good[-3].startswith("checkpoint, 2 x 2, 4 x 1, 2 x 2 ")
-    assert good[-2].startswith("plan, 972,000 layouts  ")
-    assert re.match(r"tensor, pp=2 x dp=2 x tp=2, float64\s+8\s", good[-1])
+    *_, both, handed_on, plan, three_axes = good[: ON_FOUR + 2]
+    assert both.startswith("FULL_SHARD x tensor, dp=2 x tp=2 ")
+    assert handed_on.startswith("checkpoint, 2 x 2, 4 x 1, 2 x 2 ")
+    assert plan.startswith("plan, 972,000 layouts  ")
+    assert re.match(r"tensor, pp=2 x dp=2 x tp=2, float64\s+8\s", three_axes)
+    *shared, last = good[ON_FOUR + 2 :]
+    names = [line.split("  ")[0] for line in shared]
+    assert names == ["all_gather, cp=4", "ring, cp=4", "ulysses, cp=4", "experts, ep=4"]
+    assert all(re.search(r"\s4\s", line) for line in shared)
+    assert re.match(r"ring, dp=2 x ep=2 x cp=2\s+8\s", last)
     assert len(losses) == len(PRECISIONS) + 1 and all(float(last) < float(first) for first, last in losses)
     assert ("Shakespeare's works" in done.stdout) != ("standard library" in done.stdout)
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 import ddp
 import pipeline
 from all_reduce import Cell, best_algorithm, slowest
+from context_experts import WAYS, ExchangeCell
 from ddp import DdpCell
 from measure import Comparison, Verdict, mean_ratio
 from memory import Agreement
@@ -54,6 +55,7 @@ def results():
                 for one in ("native", "ring")
             ],
             "plan_search": [SearchRun(comparison=TWICE, policies=212, large_tried=10**6, large_s=(0.5, 2.0))],
+            "context_experts": [ExchangeCell(world_size=2, length=512, way=way, comparison=TWICE) for way in WAYS],
             "memory": [
                 Agreement(kind="states", name="some states", formula=1000, measured=1000),
                 Agreement(kind="activations", name="some activations", formula=980, measured=1000),
@@ -64,7 +66,7 @@ def results():
 
 def test_every_file_with_a_benchmark_is_found_in_the_order_of_lessons():
     lessons = ["runner", "memory", "all_reduce", "ddp", "pipeline", "two_axes", "tensor", "sharding", "sharded_tensor"]
-    lessons += ["plan_search"]
+    lessons += ["plan_search", "context_experts"]
     assert list(discover()) == lessons
 
 

@@ -79,7 +79,7 @@ def test_its_advice_can_be_followed(capsys):
             "does not divide: 8 heads of keys and values over tp=16; nearest that divide: tp=8",
         ),
         (("pp=64", "batch=64"), "cannot be built: train: 64 stages, Llama 3.1 8B has 34 layers"),
-        (("model=mixtral_8x7b",), "cannot be built: Decoder: n_experts=8; "),
+        (("model=mixtral_8x7b", "+model.gated_ffn=false"), "cannot be built: MoEDecoder: gated_ffn=False, "),
     ],
 )
 def test_what_cannot_be_cut_or_built_would_not_run(capsys, overrides, line):

@@ -143,10 +143,12 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path, capsys):
 def test_the_likeness_of_every_shape_is_a_run_that_train_takes(model, cluster, narrowed):
     config = read_plan([f"model={model}", "cluster=dgx_h100", *cluster, *narrowed])
     for one in ranked(search(config.job, config.space), 12):
-        run = read_train(toy_of(one.policy).overrides)
+        toy = toy_of(one.policy)
+        run = read_train(toy.overrides)
         check_shape(run)
-        for axis in ("pp", "dp", "tp"):
-            assert (getattr(run.parallel, axis) > 1) == (one.policy[axis] > 1)
+        left_out = [words.partition("=")[0] for words in toy.left_out]
+        for axis in ("pp", "dp", "cp", "ep", "tp"):
+            assert (getattr(run.parallel, axis) > 1) == (one.policy[axis] > 1 and axis not in left_out)
         assert run.ranks <= 8
 
 

@@ -44,6 +44,8 @@ WITH = {  # what has a meaning only beside others
     },
     "schedule": {"*": ["pp=2"]},
     "sequence_parallel": {"*": ["tp=2"]},
+    "context": {"*": ["cp=2"]},
+    "order": {"*": ["cp=2"]},
 }
 
 

@@ -20,6 +20,7 @@ from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import MODELS, OPTIONS, check_started, read_train
 from course_lib.config import ParallelConfig, TrainConfig, load_model, model_names, parse_model
+from course_lib.costs.model.parameters import model_parameters
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.presets import names, read
 from course_lib.ranks import devices
@@ -33,6 +34,7 @@ from tests.overrides import last_of
 SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 TEXT = bytes(range(32, 127)) * 20
 PP = ["pp=2"]
+MOE = ["model=tiny_mixtral"]
 SHARED = ["tp=2", "sequence_parallel=keep"]
 REGATHERED = ["tp=2", "sequence_parallel=regather", "engine=torch"]
 LINE = re.compile(r"step (\d)/3  loss (\d\.\d{6})  [\d,]+ tokens/s  rank 0: peak RSS [\d.]+ [MG]iB")
@@ -146,8 +148,8 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["model=gpt4"], "train: model='gpt4'; there is no such model, and no such folder; choose one of tiny_gpt, "),
         (["model.size=3"], "train: model.size=3; Could not override 'model.size'; "),
         (["model.n_heads=3"], "ModelConfig 'tiny Llama': n_heads=3; n_heads divides hidden_size=64; choose n_heads"),
-        (["model=mixtral_8x7b"], "Decoder: n_experts=8; this decoder has one feed-forward block in a layer; give n_ex"),
-        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, dp, pp, tp, engine"),
+        (["model=mixtral_8x7b"], "train: Mixtral 8x7B on 1 rank needs 695.9 GiB; this machine has "),
+        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, dp, pp, tp, cp, ep, "),
         (["steps=1,2"], "train: steps=1,2; several values stand in brackets; write steps=[value,value]"),
         (["~lr"], "train: ~lr; a training run needs all its values; give lr another value"),
         (["lr"], "train: lr; Error parsing override 'lr'; write name=value"),
@@ -175,7 +177,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["model=tiny_gpt", "sequence=1025"], "ModelConfig 'tiny GPT': sequence=1025; its table of learned positions"),
         (["model.vocab_size=99"], "train_tokenizer: vocab_size=99; it holds the 256 bytes, and 16 bits hold its "),
         (["model=llama3_1_405b"], "train: Llama 3.1 405B on 1 rank needs 5.906 TiB; this machine has "),
-        (["+model.n_experts=2"], "Decoder: n_experts=2; this decoder has one feed-forward block in a layer; give n_"),
+        ([*MOE, "+model.gated_ffn=false"], "MoEDecoder: gated_ffn=False, biases=(); its experts are SwiGLU without "),
         (
             ["schedule=1f1b"],
             "train: schedule=1f1b with pp=1; it belongs to a pipeline; leave schedule out, or give pp >= 2",
@@ -263,7 +265,7 @@ def test_a_pipeline_has_defaults_that_the_results_name():
 )
 def test_the_ranks_of_a_pipeline_need_one_model_s_states(overrides, numbers):
     run = read_train(overrides)
-    assert train_run.numbers_needed(run, run.ranks) == numbers
+    assert train_run.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)
 
 
 def test_results_are_never_overwritten(tmp_path, capsys):
@@ -340,7 +342,9 @@ def test_training_takes_a_gpu_for_each_rank_or_what_is_asked(monkeypatch, gpus, 
 def test_the_degrees_are_those_that_torchrun_started(monkeypatch):
     assert read_train(["dp=3"], partial(check_started, started=3)).ranks == 3
     assert read_train(["dp=2", "pp=2"], partial(check_started, started=4)).parallel == ParallelConfig(dp=2, pp=2)
-    message = "^train: dp x pp x tp = 2; torchrun started 3; give degrees whose product is 3, as dp=3, or torchrun --"
+    message = (
+        "^train: dp x pp x cp x tp = 2; torchrun started 3; give degrees whose product is 3, as dp=3, or torchrun --"
+    )
     with pytest.raises(ValueError, match=message):
         read_train(["dp=2"], partial(check_started, started=3))
     monkeypatch.setitem(os.environ, "RANK", "0")

@@ -7,6 +7,7 @@ import pytest
 from course_lib.cli import train_run
 from course_lib.cli.train_config import read_train
 from course_lib.config import ParallelConfig
+from course_lib.costs.model.parameters import model_parameters
 
 ZERO = ["dp=4", "zero_stage=3"]
 HYBRID = [*ZERO, "strategy=HYBRID_SHARD"]
@@ -102,4 +103,4 @@ def test_it_has_defaults_that_the_results_name():
 )
 def test_what_ranks_share_they_need_once(overrides, numbers):
     run = read_train(overrides)
-    assert train_run.numbers_needed(run, run.ranks) == numbers
+    assert train_run.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)

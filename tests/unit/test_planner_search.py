@@ -185,11 +185,39 @@ def test_every_degree_above_1_stays_above_1_in_the_likeness():
         *("microbatches=4", "stages_per_rank=2", "model.n_layers=4", "recompute=true", "batch=8"),
     )
     assert [words.partition(":")[0] for words in toy.left_out] == ["cp=2", "recompute=half"]
+    assert toy.left_out[0].endswith("all these degrees need 16 ranks, and this likeness has at most 8")
+    assert toy_of(one, ranks=16).overrides[:4] == ("pp=2", "dp=2", "cp=2", "tp=2")
     shared = toy_of({**one, "zero_stage": 3})
     assert "zero_stage" not in " ".join(shared.overrides) and shared.left_out[1].startswith(
         "zero_stage=3: under a pipe"
     )
     alone = toy_of({**one, "pp": 1, "tp": 1, "cp": 1, "zero_stage": 3, "recompute": 4})
     assert alone == (("dp=8", "zero_stage=3", "accumulation=2", "recompute=true", "batch=16"), ())
+    long = toy_of({**one, "pp": 1, "dp": 1, "tp": 1, "cp": 8, "recompute": 0})
+    assert long == (("cp=8", "zero_stage=1", "accumulation=2", "batch=2"), ())
     with pytest.raises(ValueError, match=r"^toy_of: 8 ranks needed, 4 given; "):
         toy_of(one, ranks=4)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "told"),
+    [
+        ({"dp": 32, "ep": 8}, ("dp=8", "ep=4", "model=tiny_mixtral", "model.n_experts=8")),
+        ({"dp": 8, "ep": 8}, ("dp=8", "ep=8", "model=tiny_mixtral", "model.n_experts=16")),
+        ({"dp": 64, "ep": 8, "cp": 2}, ("dp=4", "cp=2", "ep=2", "model=tiny_mixtral", "model.n_experts=4")),
+        ({"dp": 4, "ep": 8, "tp": 2}, ("dp=4", "tp=2", "ep=4", "model=tiny_mixtral", "model.n_experts=8")),
+    ],
+)
+def test_replicas_of_the_likeness_share_experts(degrees, told):
+    """ep is counted inside dp: where the policy has several groups that share experts, so has its likeness."""
+    one = Combinations(LLAMA, Space(tp=(1,), pp=(1,), cp=(1,))).policies(np.array([0]), np.array([0])).one(0)
+    toy = toy_of({**one, "zero_stage": 0, "sequence_parallel": False, "n_microbatches": 1, **degrees})
+    dp = int(told[0].removeprefix("dp="))
+    assert toy == ((*told, f"batch={dp}"), ())
+
+
+def test_experts_of_ranks_that_are_no_replicas_are_left_out():
+    one = Combinations(LLAMA, Space(tp=(8,), pp=(1,), cp=(1,))).policies(np.array([0]), np.array([0])).one(0)
+    toy = toy_of({**one, "dp": 1, "ep": 8})
+    assert [words.partition(":")[0] for words in toy.left_out] == ["ep=8"]
+    assert not any(words.startswith(("ep=", "model.n_experts")) for words in toy.overrides)

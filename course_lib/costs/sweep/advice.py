@@ -99,11 +99,12 @@ def replicated(asked: Asked) -> list[str]:
     found = list[str]()
     if "attention" not in asked.job.whole and (copies := parallel.tp // model.n_kv_heads) > 1:
         found.append(f"each head of keys and values, of {model.n_kv_heads}, is on {copies} of tp={parallel.tp} ranks")
-    if parallel.dp > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
+    if parallel.shards > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
         is_last = parallel.zero_stage == _last_stage(parallel)
         next_stage = "" if is_last else f"; zero_stage={parallel.zero_stage + 1} shares {whole[-1]}"
         words = ", ".join(whole[:-1]) + f" and {whole[-1]}" if whole[1:] else whole[0]
-        found.append(f"each of dp={parallel.dp} ranks has all {words} of its part{next_stage}")
+        alike = f"dp={parallel.dp}" + f" x cp={parallel.cp}" * (parallel.cp > 1)
+        found.append(f"each of {alike} ranks has all {words} of its part{next_stage}")
     return found
 
 
@@ -147,13 +148,16 @@ def _fewest(found: Sequence[tuple[Flags, int]], is_taken: Callable[[Flags], bool
 def _changes(asked: Asked) -> Iterator[Asked]:
     """Each legal choice of the flags that save memory, on as many ranks."""
     job, parallel = asked.job, asked.job.parallel
-    ranks = parallel.dp * parallel.tp
-    degrees = [tp for tp in divisors(ranks) if tp >= parallel.tp]
+    ranks = parallel.dp * parallel.cp * parallel.tp
+    wider = [(cp, tp) for cp in divisors(ranks) if cp >= parallel.cp for tp in divisors(ranks // cp)]
+    degrees = [(ranks // (cp * tp), cp, tp) for cp, tp in wider if tp >= parallel.tp]
     recomputing = ("none", "full") if job.recompute == "none" else ("full",)
     sequence_parallel = [shared for shared in (False, True) if shared or not parallel.sequence_parallel]
     stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
-    for tp, recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
-        other = replace(parallel, dp=ranks // tp, tp=tp, sequence_parallel=shared, zero_stage=stage)
+    for (dp, cp, tp), recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
+        if dp % parallel.ep:
+            continue  # of whose ranks ep shares the experts
+        other = replace(parallel, dp=dp, cp=cp, tp=tp, sequence_parallel=shared, zero_stage=stage)
         batch = max(job.batch, other.dp * asked.n_microbatches)
         one = asked.spread(other, recompute=recompute, batch=batch)
         if _is_legal(one):
@@ -163,16 +167,21 @@ def _changes(asked: Asked) -> Iterator[Asked]:
 def _is_legal(asked: Asked) -> bool:
     """Whether `train` takes it."""
     parallel = asked.job.parallel
-    shared = parallel.zero_stage == 0 or parallel.dp > 1
+    shared = parallel.zero_stage == 0 or parallel.shards > 1
+    sequence, experts = asked.job.sequence // parallel.cp, asked.job.model.n_experts > 1
+    own = asked.engine == "own" and asked.is_own_decoder
     by_torch = asked.engine == "own" or parallel.tp == 1 or parallel.zero_stage != 1  # its ZeRO-1 takes no DTensors
-    positions = not parallel.sequence_parallel or (asked.is_own_decoder and 1 < parallel.tp <= asked.job.sequence)
-    return shared and by_torch and positions and all(holds(parallel.tp) for holds in _rules(asked).values())
+    cut = parallel.cp == 1 or (own and sequence > 0)
+    positions = not parallel.sequence_parallel or (asked.is_own_decoder and not experts and 1 < parallel.tp <= sequence)
+    return shared and by_torch and cut and positions and all(holds(parallel.tp) for holds in _rules(asked).values())
 
 
 def _flags(asked: Asked, other: Asked) -> Flags:
     """What one has to type to come from one to the other."""
     was, now = asked.job.parallel, other.job.parallel
-    degrees = () if was.tp == now.tp and was.dp == now.dp else (f"dp={now.dp} tp={now.tp}",)
+    axes = [axis for axis in ("dp", "cp", "tp") if axis != "cp" or max(was.cp, now.cp) > 1]
+    spread = " ".join(f"{axis}={getattr(now, axis)}" for axis in axes)
+    degrees = () if (was.dp, was.cp, was.tp) == (now.dp, now.cp, now.tp) else (spread,)
     batch = () if asked.job.batch == other.job.batch else (f"batch={other.job.batch * asked.accumulation}",)
     stage = () if was.zero_stage == now.zero_stage else (f"zero_stage={now.zero_stage}",)
     kept = () if was.sequence_parallel == now.sequence_parallel else ("sequence_parallel=keep",)
@@ -182,7 +191,8 @@ def _flags(asked: Asked, other: Asked) -> Flags:
 
 def _longest(asked: Asked, room: int) -> int:
     """The longest shorter sequence with which it fits; 0 if none does."""
-    least = asked.job.parallel.tp if asked.job.parallel.sequence_parallel else 1  # each rank has a position
+    parallel = asked.job.parallel
+    least = parallel.cp * (parallel.tp if parallel.sequence_parallel else 1)  # each rank has a position
     low, high = least - 1, asked.job.sequence
     while high - low > 1:
         middle = (low + high) // 2
@@ -194,7 +204,7 @@ def _longest(asked: Asked, room: int) -> int:
 def _more_ranks(asked: Asked, room: int, is_taken: Callable[[Flags], bool]) -> list[tuple[Flags, int]]:
     """The fewest flags on the fewest ranks, twice as many again and again; each replica has a sequence at least."""
     dp = 2 * asked.job.parallel.dp
-    while dp * asked.job.parallel.tp <= _MOST_RANKS:
+    while dp * asked.job.parallel.cp * asked.job.parallel.tp <= _MOST_RANKS:
         more = asked.spread(replace(asked.job.parallel, dp=dp))
         if ways := _fewest(_fitting(asked, more, room), is_taken):
             return ways[:1]

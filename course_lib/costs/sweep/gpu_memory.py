@@ -20,6 +20,7 @@ from course_lib.costs.model.activations import (
     left_whole,
 )
 from course_lib.costs.model.conventions import Convention
+from course_lib.costs.model.kv_cache import kv_heads_on_rank
 from course_lib.costs.model.states import fullest_parameters, layers_of_stage
 from course_lib.costs.published.activations import korthikanti_layer_bytes
 from course_lib.costs.published.explorer import explorer_block_bytes
@@ -27,6 +28,7 @@ from course_lib.costs.sweep.assembly import CATEGORIES, GpuMemory, Pieces, Sprea
 from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
+from course_lib.sequence_cut import ContextMethod
 
 _MASKS = 2  # bytes of dropout's masks for each number of the stream
 
@@ -70,7 +72,7 @@ def gpu_memory(job: Job, *, stage: int | None = None) -> GpuMemory:
     stages = dict.fromkeys((0, min(1, pp - 1), pp - 1)) if stage is None else [stage]
     even = job.evened
     one_stage = replace(job.parallel, pp=1, sequence_parallel=False)
-    one_stage.check(even.model, sequence=job.sequence, whole=job.whole)
+    one_stage.check(even.model, whole=job.whole)
     found = fullest([assembled(even, _spread(even), stage_pieces(even, job.parallel, one), one) for one in stages])
     return GpuMemory(**{name: int(getattr(found, name)) for name in CATEGORIES})
 
@@ -153,17 +155,19 @@ class _How:
     work: Work
     software: Software
     whole: frozenset[Piece]
+    context: ContextMethod
 
 
 def _how(job: Job) -> _How:
+    cp = job.parallel.cp
     work = Work(
-        sequence=job.sequence,
+        sequence=-(-job.sequence // cp) * cp,  # so that each rank has as many positions as the one with most
         microbatch=job.sequences,
         itemsize=job.itemsize,
         fused_norms=job.fused_norms,
         keep_gathered=job.gathers_once,
     )
-    return _How(work, job.software, frozenset(job.whole))
+    return _How(work, job.software, frozenset(job.whole), job.context)
 
 
 def _axes(parallel: ParallelConfig) -> ParallelConfig:
@@ -183,6 +187,10 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
     tp = parallel.tp if "attention" not in how.whole else 1
     twice = 2 * work.itemsize + 1  # of one score: before and after dropout, and a mask
     scores = twice * tokens * work.sequence * kind.n_heads // tp if software.kernel == "scores" else 0
+    if how.context == "all_gather" and kind.latent is None:  # of keys and values attention has the other ranks' too
+        others = work.sequence - work.sequence // parallel.cp
+        row = 2 * kv_heads_on_rank(kind, tp) * kind.head_size * work.itemsize
+        kept += work.microbatch * others * row
     fused = kind.gated_ffn and kind.n_experts == 1 and software.fuses_swiglu
     unmasked = not kind.gated_ffn and software.kind != "legacy"  # a GPT without dropout: two masks of a byte less
     spared = work.itemsize * kind.ffn_size * fused + _MASKS * kind.hidden_size * unmasked

@@ -13,6 +13,7 @@ from course_lib.costs.model.conventions import Convention, find_convention, with
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec, load_cluster
+from course_lib.sequence_cut import ContextMethod
 
 _Again = Literal["none", "attention", "operators", "half", "full"]
 _Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
@@ -53,6 +54,7 @@ class Job:
     beside: bool = True  # count what no formula has: context, buffers, fragments
     reserve: float = 0.06  # of a GPU, that a plan leaves free: llm-foundry's runs at the edge are a third slower
     whole: Set[Piece] = CUT_IN_ALL  # what no rank along tp has less of than all
+    context: ContextMethod = "ring"  # how attention meets keys of other ranks; Megatron's
 
     def __post_init__(self) -> None:
         for name in ("batch", "sequence", "stages_per_rank", "itemsize"):
@@ -102,7 +104,7 @@ class Job:
         """What is assumed of the code that trains, by the name under which commands take it."""
         shared = "none" if not self.parallel.sequence_parallel else "keep" if self.gathers_once else "regather"
         scores = "keeps scores" if self.software.kernel == "scores" else "keeps no scores"
-        return {
+        found = {
             "convention": f"{self.states.name} ({self.states.assumes})",
             "optimizer": self.optimizer,
             "compute_dtype": {size: name for name, size in FORMATS.items()}.get(
@@ -117,10 +119,11 @@ class Job:
             "offload": self.offload,
             "norms": "one kernel" if self.fused_norms else "in Python, with copies in fp32",
         }
+        return found | ({"context": self.context} if self.parallel.cp > 1 else {})
 
     @property
     def evened(self) -> Job:
-        """The job of a rank that has most of the features that tp ranks cannot share evenly."""
-        tp = self.parallel.tp
-        widths: dict[str, Any] = {name: -(-size // tp) * tp for name, size in tp_widths(self.model, self.whole).items()}
-        return replace(self, model=replace(self.model, **widths))
+        """The job of a rank that has most of the features and experts that ranks cannot share evenly."""
+        tp, ep, model = self.parallel.tp, self.parallel.ep, self.model
+        sizes: dict[str, Any] = {name: -(-size // tp) * tp for name, size in tp_widths(model, self.whole).items()}
+        return replace(self, model=replace(model, **sizes, n_experts=-(-model.n_experts // ep) * ep))

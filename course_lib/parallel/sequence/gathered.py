@@ -29,4 +29,7 @@ def gathered_attention(q: Tensor, k: Tensor, v: Tensor, shared: SharedSequence) 
     mine = shared.positions(q.device)
     theirs = torch.tensor(cut.all_positions(), device=q.device)  # keys lie as they came, the mask knows where they are
     shared.spend(cut.work(shared.rank), "attention")
-    return F.scaled_dot_product_attention(q, both[0], both[1], attn_mask=mine[:, None] >= theirs, enable_gqa=True)
+    seen = mine[:, None] >= theirs
+    if shared.documents is not None:
+        seen = (seen & shared.documents.same(mine, theirs))[:, None]
+    return F.scaled_dot_product_attention(q, both[0], both[1], attn_mask=seen, enable_gqa=True)

@@ -45,7 +45,8 @@ class Ring(torch.autograd.Function):
             keys, values = travelling.here.to(exact)
             for queries, stretch, diagonal in cut.blocks(shared.rank, source):
                 part = grouped[..., queries, :]
-                one, lse_of_one = block(part, keys[:, :, stretch], values[:, :, stretch], diagonal=diagonal)
+                same = shared.same_document(source, queries, stretch)
+                one, lse_of_one = block(part, keys[:, :, stretch], values[:, :, stretch], diagonal=diagonal, same=same)
                 merge_(out[..., queries, :], lse[..., queries], one, lse_of_one)
             shared.spend(cut.work(shared.rank, source), f"attention to the keys of {source}")
             travelling.arrive()
@@ -68,7 +69,8 @@ class Ring(torch.autograd.Function):
             (keys, values), (of_keys, of_values) = travelling.here.to(lse.dtype), gradients.here
             for queries, stretch, diagonal in cut.blocks(shared.rank, source):
                 parts = (grouped[..., queries, :], keys[:, :, stretch], values[:, :, stretch], g[..., queries, :])
-                terms = block_backward(*parts, lse[..., queries], delta[..., queries], diagonal=diagonal)
+                same = shared.same_document(source, queries, stretch)
+                terms = block_backward(*parts, lse[..., queries], delta[..., queries], diagonal=diagonal, same=same)
                 of_q[..., queries, :] += terms[0]
                 of_keys[:, :, stretch] += terms[1]
                 of_values[:, :, stretch] += terms[2]

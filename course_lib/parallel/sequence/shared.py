@@ -12,6 +12,28 @@ from course_lib import comm
 from course_lib.sequence_cut import Order, SequenceCut
 
 
+class Documents:
+    """Which document each position of a batch belongs to; a position meets those of its own alone."""
+
+    def __init__(self) -> None:
+        self.numbers: Tensor | None = None  # (B, S); `told` gives it
+
+    def told(self, ends: Tensor) -> None:
+        """A batch comes, in which these positions (B, S) close a document."""
+        self.numbers = ends.cumsum(1) - ends.long()  # the token that closes a document still belongs to it
+
+    def same(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Whether positions are of one document: (S,) and (T,) -> (B, S, T)."""
+        assert self.numbers is not None
+        return self.numbers[:, queries, None] == self.numbers[:, None, keys]
+
+    def causal(self) -> Tensor:
+        """The mask of one device, (B, 1, S, S): the past of the same document."""
+        assert self.numbers is not None
+        every = torch.arange(self.numbers.shape[1], device=self.numbers.device)
+        return (self.same(every, every) & (every[:, None] >= every))[:, None]
+
+
 @dataclass(kw_only=True)
 class SharedSequence:
     """The ranks of a group share sequences in some order; `cut` says which positions each has of the one at hand.
@@ -22,6 +44,7 @@ class SharedSequence:
     group: ProcessGroup
     order: Order
     seconds_per_pair: float = 0.0
+    documents: Documents | None = None  # several in a sequence; None: it is one
     cut: SequenceCut = field(init=False)  # `told` gives it
 
     @property
@@ -41,6 +64,13 @@ class SharedSequence:
     def positions(self, device: torch.device) -> Tensor:
         """This rank's, as an index."""
         return torch.tensor(self.cut.positions(self.rank), device=device)
+
+    def same_document(self, source: int, queries: slice, keys: slice) -> Tensor | None:
+        """Which of this rank's queries and the keys of `source` are of one document; None where a sequence is one."""
+        if self.documents is None:
+            return None
+        mine, theirs = self.cut.positions(self.rank)[queries], self.cut.positions(source)[keys]
+        return self.documents.same(torch.tensor(mine), torch.tensor(theirs))
 
     def spend(self, pairs: float, what: str) -> None:
         """On the emulated clock, let attention between so many queries and keys take its time."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib import comm
@@ -38,11 +39,16 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, shared: SharedSequence) -
     turn = _Turn(shared, shared.cut)
     all_q = turn.to_heads(q, of_queries)
     all_k, all_v = turn.to_heads(torch.cat([k, v], -1), of_keys).chunk(2, -1)
-    # Beside each of this rank's queries the head of keys that it reads: a rank may begin in the midst of a group.
-    first, group = of_keys[shared.rank].start, q.shape[1] // k.shape[1]
-    reads = [head // group - first for head in of_queries[shared.rank]]
-    mixed = causal(all_q, all_k[:, reads], all_v[:, reads])
-    shared.spend(SequenceCut(shared.cut.length, 1).work(0) * len(reads) / q.shape[1], "attention of some heads")
+    mine, first, group = of_queries[shared.rank], of_keys[shared.rank].start, q.shape[1] // k.shape[1]
+    reads = [head // group - first for head in mine]  # the head of keys here, for each of this rank's queries
+    if len(set(map(reads.count, reads))) > 1:  # it begins or ends in the midst of a group: a head for each, then
+        all_k, all_v = all_k[:, reads], all_v[:, reads]
+    if shared.documents is None:
+        mixed = causal(all_q, all_k, all_v)
+    else:
+        mask = shared.documents.causal()
+        mixed = F.scaled_dot_product_attention(all_q, all_k, all_v, attn_mask=mask, enable_gqa=True)
+    shared.spend(SequenceCut(shared.cut.length, 1).work(0) * len(mine) / q.shape[1], "attention of some heads")
     return turn.to_positions(mixed, of_queries)
 
 

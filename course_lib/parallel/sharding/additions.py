@@ -24,7 +24,7 @@ def make_row(named: Mapping[str, nn.Parameter], sharing: Sharing) -> FlatRow:
     wanted: list[tuple[type[FlatRow], bool]] = [
         (ResidentRow, sharing.resident),
         (SecondaryRow, sharing.secondary is not None),
-        (QuantisedRow, sharing.quantised),
+        (QuantisedRow, sharing.quantised and next(iter(named.values())).is_floating_point()),
         (OffloadedRow, sharing.offload),
         (CopiedRow, sharing.copies is not None),
     ]

@@ -81,7 +81,9 @@ class FlatRow:
         device = device_of(sharing.everyone) if first.is_meta else first.device
 
         # The row, and the parameters as views of it.
-        self.whole = torch.empty(sum(self.sizes), dtype=sharing.dtype or first.dtype, device=device)
+        # Whole numbers, the codes of a weight, are computed with as they are.
+        dtype = sharing.dtype if sharing.dtype is not None and first.is_floating_point() else first.dtype
+        self.whole = torch.empty(sum(self.sizes), dtype=dtype, device=device)
         parts = self.whole.split(self.sizes)
         self.views = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 

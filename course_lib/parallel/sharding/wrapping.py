@@ -16,7 +16,7 @@ from functools import partial
 from torch import nn
 
 from course_lib.errors import four_parts
-from course_lib.parallel.tensors.styles import named_by
+from course_lib.models.patterns import named_by
 
 Names = tuple[str, ...]
 Policy = Callable[[nn.Module], list[Names]]

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from course_lib.parallel.table.placement import At, Box, Flat, Place, Stretch, boxes_of
+from course_lib.sequence_cut import Order
 
 _Rectangle = tuple[float, float, float, float]  # top, bottom, left, right; each from 0 to 1 of a tensor
 
@@ -30,6 +31,7 @@ class Layout:
         self.sizes = dict(sizes)
         self.first_name = first_names(model)
         self.row_axes = ["dp"]  # axes whose ranks take different rows of a batch, the outermost first
+        self.sequence_order: Order = "contiguous"  # which positions the ranks along "cp" have
         self.averaged: set[str] = set()  # axes over which a technique averages gradients
         self.places: dict[str, Place] = {}
         for name, parameter in model.named_parameters():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.parallel.tensors.styles import Style, head_size_of
+from course_lib.savers.adapted import map_inside
 
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_key_value_heads")
 
@@ -47,7 +48,7 @@ class Block:
     def problems(self) -> Iterator[str]:
         """Why its features cannot be cut between the columns and the row."""
         for name in [*self.columns, *self.rows]:
-            if type(child := self.module.get_submodule(name)) is not nn.Linear:
+            if type(child := self._map(name)) is not nn.Linear:
                 yield f"{name} is a {type(child).__name__}, and what is cut is a Linear"
                 return
         if len(self.rows) != 1 or not self.columns:
@@ -94,16 +95,20 @@ class Block:
 
     def _width(self, name: str) -> int | None:
         """Features that a map gives; None for what is no linear one."""
-        return getattr(self.module.get_submodule(name), "out_features", None)
+        return getattr(self._map(name), "out_features", None)
 
     @property
     def _inner(self) -> int:
         return self._linear(self.rows[0]).in_features
 
     def _linear(self, name: str) -> nn.Linear:
-        child = self.module.get_submodule(name)
+        child = self._map(name)
         assert isinstance(child, nn.Linear)
         return child
+
+    def _map(self, name: str) -> nn.Module:
+        """A child; of an adapted map what the adapter stands beside."""
+        return map_inside(self.module.get_submodule(name))
 
 
 @torch.no_grad()

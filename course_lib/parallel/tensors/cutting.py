@@ -15,7 +15,7 @@ from torch.distributed import ProcessGroup
 from course_lib.comm.call import resolve
 from course_lib.parallel.data.replicate import broadcast_state
 from course_lib.parallel.table.layout import Layout
-from course_lib.parallel.table.placement import At, Shard
+from course_lib.parallel.table.placement import At, Place, Shard
 from course_lib.parallel.tensors.block import is_rms_norm
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.dropout import spread_dropout
@@ -34,6 +34,8 @@ from course_lib.parallel.tensors.styles import (
     heads_beside,
     styles_of,
 )
+from course_lib.savers.adapted import Adapted, map_inside
+from course_lib.savers.lora import LoRALinear
 
 AXIS = "tp"
 M = TypeVar("M", bound=nn.Module)
@@ -98,6 +100,8 @@ class TensorParallel:
             self._share_entrances(module)
 
     def _part(self, name: str, module: nn.Module, style: Style) -> nn.Module:
+        if isinstance(module, Adapted):
+            return self._adapted(name, module, style)
         if style == "shared":
             for kind, _ in module.named_parameters():
                 self._write_partial(f"{name}.{kind}")
@@ -106,8 +110,8 @@ class TensorParallel:
             if not is_rms_norm(module):
                 raise another_kind(name, module, "RMSNorm", style).error
             # Its weight is cut as the map is whose features it normalises: q_norm as q_proj.
-            source = f"{name.removesuffix('norm')}proj.weight"
-            copies = self.layout.places[source].shard[AXIS].copies
+            source = f"{name.removesuffix('norm')}proj"
+            copies = self._place_of(source).shard[AXIS].copies
             width = module.get_parameter("weight").numel()
             self._keep(name, module, {"weight": Shard(0, copies)})
             return ParallelRMSNorm(module, self.region, width=width, copies=copies)
@@ -121,6 +125,24 @@ class TensorParallel:
             self._keep(name, linear, {"weight": Shard(1)})
             return RowParallelLinear(linear, self.region)
         return self._column(name, linear, style)
+
+    def _adapted(self, name: str, module: Adapted, style: Style) -> nn.Module:
+        """Cut the map that an adapter stands beside, and of the adapter what has its features.
+
+        A column cuts B, whose rows are its outputs, and a row cuts A, whose columns are its inputs; the other matrix
+        is whole on every rank. What crosses the region's border are the r numbers between the two.
+        """
+        if style not in ("column", "row", "logits") or type(module.base) is not nn.Linear:
+            raise another_kind(name, module, "plain Linear", style).error
+        is_row = style == "row"
+        module.base = self._part(f"{name}.base", module.base, style)  # type: ignore[assignment]
+        copies = self._place_of(name).shard[AXIS].copies
+        if isinstance(module, LoRALinear):
+            self._keep(name, module, {"A": Shard(1)} if is_row else {"B": Shard(0, copies)})
+            module.crossing = self.region.leave if is_row else self.region.enter
+        elif module.on_input == is_row:
+            self._keep(name, module, {"factors": Shard(0, copies)})
+        return module
 
     def _column(self, name: str, linear: nn.Linear, style: Style) -> ColumnParallelLinear:
         shard = Shard(0, self._copies(name, linear))
@@ -162,6 +184,7 @@ class TensorParallel:
 
         Raises: ValueError if heads would be cut, or queries copied.
         """
+        name = _map_of(f"{name}.weight")
         parent = self.model.get_submodule(name.rpartition(".")[0])
         head_size = head_size_of(parent)
         if head_size is None:
@@ -169,10 +192,16 @@ class TensorParallel:
         heads = linear.out_features // head_size
         if copies := copies_of(heads, self.size, name):
             return copies
-        places, first = self.layout.places, self.layout.first_name
-        widths = {one: places[first[f"{one}.weight"]].shape[0] for one in self._styles if f"{one}.weight" in first}
+        linears = [one for one, style in self._styles.items() if style == "column"]
+        widths = {one: self._place_of(one).shape[0] for one in linears}
         beside = heads_beside(name, self._styles, widths, head_size)
         raise heads_apart(name, heads, self.size, fitting_ranks(beside, self.size)).error
+
+    def _place_of(self, name: str) -> Place:
+        """Where the weight of a map lies, be it an adapted one."""
+        first = self.layout.first_name
+        weight = f"{name}.weight" if f"{name}.weight" in first else f"{name}.base.weight"
+        return self.layout.places[first[weight]]
 
     def _count_heads(self, module: nn.Module) -> None:
         """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""
@@ -184,7 +213,7 @@ class TensorParallel:
     def _share_entrances(self, module: nn.Module) -> None:
         """Let maps of one module enter once that may read the same input."""
         alike: dict[tuple[int, bool], list[ColumnParallelLinear]] = {}
-        for child in module.children():
+        for child in map(map_inside, module.children()):
             if isinstance(child, ColumnParallelLinear):
                 key = child.weight.shape[1], child.bias is not None  # what is one product has one width, and one bias
                 alike.setdefault(key, []).append(child)
@@ -197,12 +226,12 @@ class TensorParallel:
         """A tensor that is cut belongs to modules of the plan alone: to another one it would be whole."""
         for name, full in self.layout.first_name.items():
             shard = self.layout.places[full].shard.get(AXIS)
-            if shard is None or name.rpartition(".")[0] in styles:
+            if shard is None or _map_of(name) in styles:
                 continue
             found: dict[str, Shard | None] = {}
             for other, first in self.layout.first_name.items():
                 if first == full:
-                    module = other.rpartition(".")[0]
+                    module = _map_of(other)
                     found[module] = shard if module in styles else None
             raise tied_apart(next(iter(found)), found).error
 
@@ -214,6 +243,11 @@ def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -
     """
     nobody = Operators(group=cast(ProcessGroup, None))  # no layer of the skeleton is called
     TensorParallel(skeleton, layout, dict.fromkeys(layout.sizes, 0), Region(operators=nobody)).cut(styles)
+
+
+def _map_of(parameter: str) -> str:
+    """The map that a parameter belongs to, by the name that a plan has: of an adapted one the adapter's."""
+    return parameter.rpartition(".")[0].removesuffix(".base")
 
 
 def _expect(name: str, module: nn.Module, kind: type[M], style: Style) -> M:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from course_lib.models.patterns import named_by, pattern_of, patterns_of
 from course_lib.parallel.table.layout import first_names
 from course_lib.parallel.table.placement import Shard
 from course_lib.parallel.tensors.block import Block
@@ -29,10 +30,8 @@ from course_lib.parallel.tensors.styles import (
     fitting_ranks,
     head_size_of,
     heads_beside,
-    named_by,
-    pattern_of,
-    patterns_of,
 )
+from course_lib.savers.adapted import map_inside
 from course_lib.split import split_sizes
 
 _CUT_DIM: Mapping[Style, int] = {"column": 0, "column, gathered": 0, "logits": 0, "vocabulary": 0, "row": 1}
@@ -88,7 +87,7 @@ def _words(plan: Plan, names: list[str]) -> Iterator[Finding]:
 def _kinds(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
     """A style cuts one kind of layer."""
     for name, style in styles.items():
-        module = model.get_submodule(name)
+        module = map_inside(model.get_submodule(name))
         kind = nn.Embedding if style == "vocabulary" else nn.Linear
         if style in _CUT_DIM and type(module) is not kind:
             yield Finding.of(another_kind(pattern_of(name), module, kind.__name__, style))
@@ -115,7 +114,7 @@ def _blocks(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
 
 
 def _heads(model: nn.Module, styles: Mapping[str, Style], tp: int) -> Iterator[Finding]:
-    modules = {name: model.get_submodule(name) for name in styles}
+    modules = {name: map_inside(model.get_submodule(name)) for name in styles}
     widths = {name: module.out_features for name, module in modules.items() if isinstance(module, nn.Linear)}
     for name, style in styles.items():
         module = modules[name]
@@ -151,7 +150,7 @@ def _ties(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
 def _uneven(model: nn.Module, styles: Mapping[str, Style], tp: int) -> Iterator[Finding]:
     """Widths that do not divide are cut as `torch.tensor_split` does."""
     for name, style in styles.items():
-        weight = getattr(model.get_submodule(name), "weight", None)
+        weight = getattr(map_inside(model.get_submodule(name)), "weight", None)
         if style not in _CUT_DIM or weight is None or head_size_of(model.get_submodule(name.rpartition(".")[0])):
             continue
         length = weight.shape[_CUT_DIM[style]]

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from torch import nn
 
+from course_lib.models.patterns import named_by, pattern_of
 from course_lib.parallel.tensors.block import Block
-from course_lib.parallel.tensors.styles import Style, named_by, pattern_of
+from course_lib.parallel.tensors.styles import Style
 
 _Role = Literal["column", "row"]
 _NAMES: Mapping[str, _Role] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from torch import nn
 
+from course_lib.models.patterns import named_by, patterns_of
 from course_lib.parallel.tensors.faults import no_module, no_style
 
 Style = Literal[
@@ -37,22 +37,6 @@ def styles_of(model: nn.Module, plan: Plan) -> dict[str, Style]:
             raise no_module(pattern, patterns_of(names)).error
         found |= dict.fromkeys(hits, style)
     return {name: found[name] for name in names if name in found}
-
-
-def named_by(pattern: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that a pattern means."""
-    wanted = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
-    return [name for name in names if wanted.fullmatch(name)]
-
-
-def pattern_of(name: str) -> str:
-    """The pattern that names this module in every layer."""
-    return re.sub(r"\b\d+\b", "*", name)
-
-
-def patterns_of(names: Iterable[str]) -> list[str]:
-    """The patterns of all these modules, each once."""
-    return [*dict.fromkeys(pattern_of(name) for name in names if name)]
 
 
 def head_size_of(attention: nn.Module) -> int | None:

@@ -1,0 +1,170 @@
+"""What fine-tuning with a frozen model keeps: bytes of weights, of what is trained, and of activations, exactly.
+
+A frozen matrix needs no input for its gradient, so that its input is let go of, unless something that is trained reads
+it as well. Everything else stays: gates, queries and keys are kept for the gradient on its way to the layers below. So
+adapters save nearly all bytes of gradients and optimizer, and few of activations. LoRA beside every matrix reads all
+their inputs, and keeps r numbers more a token for each.
+Source: Hu et al. 2021, LoRA, section 4.2; Dettmers et al. 2023, QLoRA, section 3; what is kept is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from course_lib.config import ModelConfig
+from course_lib.costs.model.activations import Saved, head_activations, is_llama, layer_activations
+from course_lib.costs.model.conventions import Convention
+from course_lib.costs.model.parameters import model_parameters
+from course_lib.costs.model.states import StateBytes, state_bytes
+from course_lib.errors import four_parts
+
+MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a layer
+FACTORS = ("k_proj", "v_proj", "down_proj")  # of (IA)^3: after the first two, before the third
+_NF4_BLOCK, _SCALES_BLOCK, _FP32 = 64, 256, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What is trained: `rank` numbers between A and B beside each of `maps`; or rank None, (IA)^3's factors."""
+
+    rank: int | None = 8
+    maps: tuple[str, ...] = MAPS
+
+    def __post_init__(self) -> None:
+        known = FACTORS if self.rank is None else MAPS
+        if not self.maps or not {*self.maps} <= {*known}:
+            values, rule = f"rank={self.rank}, maps={self.maps}", "a layer has these maps, and something is trained"
+            raise ValueError(four_parts("Adapters", values, rule, f"choose from {', '.join(known)}"))
+        if self.rank is not None and self.rank < 1:
+            raise ValueError(four_parts("Adapters", f"rank={self.rank}", "B A has a rank", "give rank >= 1, or None"))
+
+    def parameters(self, config: ModelConfig) -> int:
+        """Numbers that are trained in all layers."""
+        sizes = map_sizes(config)
+        if self.rank is None:
+            each = [sizes[name][name == "down_proj"] for name in self.maps]
+        else:
+            each = [self.rank * sum(sizes[name]) for name in self.maps]
+        return config.n_layers * sum(each)
+
+
+IA3 = Adapters(rank=None, maps=FACTORS)
+
+
+def map_sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of each linear map of a layer.
+
+    Raises: ValueError for layers that are not a Llama's.
+    """
+    if not is_llama(config):
+        rule = "the maps are those of a Llama: four of attention, three of a gated block"
+        raise ValueError(four_parts("Adapters", config.name, rule, "count the maps of another shape by hand"))
+    H, inner = config.hidden_size, config.ffn_size
+    return {
+        "q_proj": (config.query_size, H),
+        "k_proj": (config.kv_size, H),
+        "v_proj": (config.kv_size, H),
+        "o_proj": (H, config.mixed_size),
+        "gate_proj": (inner, H),
+        "up_proj": (inner, H),
+        "down_proj": (H, inner),
+    }
+
+
+def nf4_bytes(numbers: int, *, double: bool = True) -> int:
+    """A matrix in NF4: half a byte a number, and for each 64 a scale; with `double` of a byte, in blocks of 256.
+
+    >>> nf4_bytes(2**20), nf4_bytes(2**20, double=False)
+    (540932, 589824)
+    """
+    scales = ceil(numbers / _NF4_BLOCK)
+    if not double:
+        return ceil(numbers / 2) + _FP32 * scales
+    return ceil(numbers / 2) + scales + _FP32 * ceil(scales / _SCALES_BLOCK) + _FP32  # the last is the scales' mean
+
+
+def adapter_state_bytes(
+    config: ModelConfig, adapters: Adapters, convention: Convention, *, itemsize: int = 2, nf4: bool = False
+) -> StateBytes:
+    """Weights, gradients and optimizer states; `convention` counts what is trained, `itemsize` what is frozen.
+
+    With `nf4` the layers' maps lie in codes; embedding, head and norms stay as they are.
+    """
+    frozen = model_parameters(config) * itemsize
+    if nf4:
+        for outputs, inputs in map_sizes(config).values():
+            frozen += config.n_layers * (nf4_bytes(outputs * inputs) - outputs * inputs * itemsize)
+    trained = state_bytes(adapters.parameters(config), convention)
+    return replace(trained, weights=trained.weights + frozen)
+
+
+def adapter_activations(
+    config: ModelConfig, adapters: Adapters, *, batch: int, sequence: int, itemsize: int, fused_norms: bool = False
+) -> tuple[Saved, ...]:
+    """The tensors that a decoder with adapters keeps, from its first layer to the loss, where all else is frozen.
+
+    Maps in codes keep the same: their weights come back from the codes. Adapters have the model's dtype here.
+    Raises: ValueError for layers that are not a Llama's.
+    """
+    sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
+    layer = layer_activations(config, **sizes, fused_norms=fused_norms)
+    head = head_activations(config, **sizes, fused_norms=fused_norms)
+    first = tuple(_of_layer(layer, config, adapters, stream=False, tokens=batch * sequence, itemsize=itemsize))
+    others = tuple(_of_layer(layer, config, adapters, stream=True, tokens=batch * sequence, itemsize=itemsize))
+    # The embedding is frozen and so is the head: neither its tokens nor its input are read again.
+    ends = _without_weights(saved for saved in head if saved.name not in ("tokens", "head input"))
+    return (*first, *others * (config.n_layers - 1), *ends)
+
+
+def _of_layer(
+    layer: Iterable[Saved], config: ModelConfig, adapters: Adapters, *, stream: bool, tokens: int, itemsize: int
+) -> Iterator[Saved]:
+    """One layer's; `stream` says whether its input has a gradient, which that of the first one has not."""
+    of = {*adapters.maps}
+    # A gradient passes whatever lies between something trained and the loss.
+    q, k, v = (stream or name in of for name in ("q_proj", "k_proj", "v_proj"))
+    attention = q or k or v
+    after_attention = attention or stream or "o_proj" in of
+    gate, up = (after_attention or name in of for name in ("gate_proj", "up_proj"))
+    needed = {
+        "attention norm": stream,
+        "attention input": adapters.rank is not None and bool(of & {"q_proj", "k_proj", "v_proj"}),
+        "query": attention,
+        "key": attention,
+        "value": attention,
+        "rotations": q or k,
+        "attention output": attention or "o_proj" in of,
+        "log-sum-exp of scores": attention,
+        "ffn norm": after_attention,
+        "ffn input": bool(of & {"gate_proj", "up_proj"}),
+        "gate": gate,
+        "silu(gate)": up,
+        "up": gate,
+        "gated": "down_proj" in of,
+    }
+    for saved in _without_weights(layer):
+        if not needed[saved.name.partition(":")[0]]:
+            continue
+        if saved.name == "rotations":
+            saved = replace(saved, elements=saved.elements * (q + k) // 2)  # each has its own
+        yield saved
+    yield from _of_adapters(config, adapters, tokens, itemsize)
+
+
+def _without_weights(kept: Iterable[Saved]) -> Iterator[Saved]:
+    """A frozen norm does not keep what its weight was multiplied by."""
+    return (saved for saved in kept if not saved.name.endswith("normalised in fp32"))
+
+
+def _of_adapters(config: ModelConfig, adapters: Adapters, tokens: int, itemsize: int) -> Iterator[Saved]:
+    """Beside what the model itself has: the numbers between A and B; of factors what they multiply, if it is new."""
+    for name in adapters.maps:
+        if adapters.rank is not None:
+            numbers = tokens * adapters.rank
+            yield Saved(name=f"{name}: between A and B", elements=numbers, itemsize=itemsize, shared_by="sequence")
+        elif name != "down_proj":  # whose factors multiply what is kept already
+            numbers = tokens * config.kv_size
+            yield Saved(name=f"{name}: before the factors", elements=numbers, itemsize=itemsize, shared_by="tp")
+
