@@ -12,7 +12,7 @@ from course_lib.errors import four_parts
 from course_lib.sim.runs import Run, read_run
 
 _DATA = Path(__file__).parent / "data"
-_FILE, LATER, MEMORY = (_DATA / f"{name}.json" for name in ("published", "later", "measured_memory"))
+_FILE, _LATER, MEMORY = (_DATA / f"{name}.json" for name in ("published", "later", "measured_memory"))
 
 
 def read_rows(path: Path, operation: str) -> list[Any]:
@@ -63,7 +63,7 @@ def published_runs() -> tuple[Run, ...]:
 @cache
 def later_runs() -> tuple[Run, ...]:
     """Training runs of sources that were read after the constants had been fitted: these have never seen them."""
-    return tuple(measured_runs(read_rows(LATER, "later runs")))
+    return tuple(measured_runs(read_rows(_LATER, "later runs")))
 
 
 def _with_source(row: Any, sources: Mapping[str, Any]) -> Any:
