@@ -18,10 +18,10 @@ from torch import Tensor
 from course_lib.errors import four_parts
 from course_lib.savers.attention_blocks import block, block_backward, merge_
 
-TILE = 128  # positions
+_TILE = 128  # positions
 
 
-def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *, tile: int = TILE) -> Tensor:
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *, tile: int = _TILE) -> Tensor:
     """To each position a weighted mean of the values up to its own; `tile` positions at a time.
 
     Shapes: q (B, A, S, D), k and v (B, K, S, D) -> (B, A, S, D). The tile need not divide S.
@@ -29,7 +29,7 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *, tile: int = TILE) -> Ten
     Raises: ValueError for a tile without positions.
     """
     if tile < 1:
-        rule, way_out = "a tile has positions", f"give tile >= 1, as {TILE}"
+        rule, way_out = "a tile has positions", f"give tile >= 1, as {_TILE}"
         raise ValueError(four_parts("tiled_attention", f"tile={tile}", rule, way_out))
     result: Tensor = _Tiled.apply(q, k, v, tile)
     return result

@@ -51,7 +51,8 @@ def main() -> None:
     # The ranks share frozen and trained weights alike, and each reads some of the rows.
     for module in (*models[1].to(device), models[1]):
         fully_shard(module, mesh=mesh)
-    torch.testing.assert_close(trained(models[1], rows.chunk(ranks)[rank], goals.chunk(ranks)[rank]), right)
+    found = trained(models[1], rows.chunk(ranks)[rank], goals.chunk(ranks)[rank])
+    torch.testing.assert_close(found, right)
     if rank == 0:
         print(f"{ranks} ranks agree with one device: every adapter after {STEPS} steps", flush=True)
     dist.barrier()  # who left first would cut the connections of those who still work

@@ -18,8 +18,8 @@ class Tower(nn.Module):
     def __init__(self, again: bool) -> None:
         super().__init__()
         self.again = again
-        parts = [[nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)] for _ in range(LAYERS)]
-        self.layers = nn.ModuleList(nn.Sequential(*part) for part in parts)
+        maps = [(nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(LAYERS)]
+        self.layers = nn.ModuleList(nn.Sequential(up, nn.GELU(), down) for up, down in maps)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
