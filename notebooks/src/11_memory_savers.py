@@ -176,7 +176,7 @@ bill["layers recomputed"] = recipe_memory(LLAMA, Recipe(recompute=True), sequenc
 draw(bill)
 
 # %% [markdown]
-# The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 324 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. It is long sequences that ask for recomputation, and not large models.
+# The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 323 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. It is long sequences that ask for recomputation, and not large models.
 #
 # > **To keep.** Recompute each layer by itself: what counts is the highest moment, and a group is whole again when it is recomputed.
 
@@ -419,7 +419,7 @@ draw(bill)
 # %% [markdown]
 # ## All together
 #
-# From 141 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=2048).total / GB --> to 7.3 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True, pieces=16, adapters=Adapters(rank=16), nf4=True), sequence=2048).total / GB -->, on the same card. Let us use the free two thirds for a sequence 16 times as long.
+# From 141 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=2048).total / GB --> to 7.4 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True, pieces=16, adapters=Adapters(rank=16), nf4=True), sequence=2048).total / GB -->, on the same card. Let us use the free two thirds for a sequence 16 times as long.
 
 # %%
 qlora = Recipe(recompute=True, pieces=16, adapters=lora, nf4=True)

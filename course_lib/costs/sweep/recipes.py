@@ -7,11 +7,18 @@ recomputed layer all that it keeps is there again, but for one layer at a time. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.config import ModelConfig
-from course_lib.costs.model.activations import HALF, Saved, head_activations, layer_activations
+from course_lib.costs.model.activations import (
+    HALF,
+    Saved,
+    checkpointed_activations,
+    head_activations,
+    layer_activations,
+)
 from course_lib.costs.model.adapters import Adapters, adapter_activations, adapter_state_bytes
+from course_lib.costs.model.checkpointing import chunked_head_activations
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.states import state_bytes
@@ -36,14 +43,12 @@ class Recipe:
         if self.nf4 and self.adapters is None:
             rule, way_out = "codes cannot be trained", "give adapters, or leave nf4 out"
             raise ValueError(four_parts("Recipe", "nf4 without adapters", rule, way_out))
-        if self.pieces < 1:
-            raise ValueError(four_parts("Recipe", f"pieces={self.pieces}", "a loss is whole", "give pieces >= 1"))
 
 
 def recipe_memory(config: ModelConfig, recipe: Recipe, *, sequence: int) -> GpuMemory:
     """Bytes of one GPU that trains one sequence at a time in bf16, its loss in fp32, with a GPU's fused norms.
 
-    Raises: ValueError for layers that are not a Llama's, where there are adapters.
+    Raises: ValueError for a loss in less than one piece; where there are adapters, for layers that are not a Llama's.
     """
     if recipe.adapters is None:
         states = state_bytes(model_parameters(config), find_convention(_FULL))
@@ -53,15 +58,17 @@ def recipe_memory(config: ModelConfig, recipe: Recipe, *, sequence: int) -> GpuM
     if recipe.scores:
         kept += config.n_layers * HALF * config.n_heads * sequence**2
     if recipe.recompute:
-        kept = config.n_layers * HALF * config.hidden_size * sequence + kept // config.n_layers
-    head = _bytes(head_activations(config, batch=1, sequence=sequence, itemsize=_FP32, fused_norms=True))
+        inputs = checkpointed_activations(config, batch=1, sequence=sequence, itemsize=HALF)
+        kept = config.n_layers * _bytes(inputs) + kept // config.n_layers
+    sizes = {"batch": 1, "sequence": sequence, "itemsize": HALF}
+    ends = chunked_head_activations(config, **sizes, pieces=recipe.pieces, fused_norms=True)
     return GpuMemory(
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
         gathered=0,
         activations=kept,
-        head=-(-head // recipe.pieces),
+        head=_bytes(replace(x, itemsize=_FP32) if x.name == "log-probabilities" else x for x in ends),
     )
 
 
