@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from course_lib import comm
-from course_lib.parallel.sequence.blocks import block, block_backward, merge_
 from course_lib.parallel.sequence.shared import SharedSequence
+from course_lib.savers.attention_blocks import block, block_backward, merge_
 from course_lib.sequence_cut import SequenceCut
 
 _OPERATION = "ring_attention"  # of its hops in the ledger
