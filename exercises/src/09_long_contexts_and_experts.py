@@ -812,7 +812,8 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.q, self.o = nn.Linear(WIDTH, HEADS * DIM, bias=False), nn.Linear(HEADS * DIM, WIDTH, bias=False)
+        self.q = nn.Linear(WIDTH, HEADS * DIM, bias=False)
+        self.o = nn.Linear(HEADS * DIM, WIDTH, bias=False)
         self.k, self.v = (nn.Linear(WIDTH, KV_HEADS * DIM, bias=False) for _ in range(2))
         self.up, self.down = nn.Linear(WIDTH, INNER, bias=False), nn.Linear(INNER, WIDTH, bias=False)
 
