@@ -19,7 +19,12 @@ __version__ = "0.1.0"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register `%%ranks` in the IPython shell that runs `%load_ext course_lib`."""
-    from course_lib.ranks.magic import register
+    """Register `%%ranks` in the IPython shell that runs `%load_ext course_lib`, and keep logs as quiet as the ranks'."""
+    import os
 
+    from course_lib.ranks.magic import register
+    from course_lib.ranks.server import QUIET
+
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     register(shell)

@@ -12,7 +12,6 @@
 # %load_ext course_lib
 from copy import deepcopy
 from functools import partial
-from time import thread_time
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +23,8 @@ from course_lib.costs import (
     Recipe,
     load_device,
     load_model,
+    recipe_memory,
 )
-from course_lib.costs import recipe_memory
 from course_lib.gauges import peak_bytes, saved_bytes
 from course_lib.savers import (
     ChunkedLoss,
@@ -34,15 +33,24 @@ from course_lib.savers import (
     absmax_int8,
     add_ia3,
     add_lora,
+    attention_with_scores,
     checkpoint_layers,
     encode_nf4,
     nf4_levels,
     quantise,
     rounded_by_chance,
 )
-from course_lib.savers.tiled_attention import attention_with_scores, tiled_attention
-from course_lib.training import Batches, Decoder, ModelConfig, Trainer, fully_shard, load_text, load_tokens
-from course_lib.training import make_mesh, replicate
+from course_lib.training import (
+    Batches,
+    Decoder,
+    ModelConfig,
+    Trainer,
+    fully_shard,
+    load_text,
+    load_tokens,
+    make_mesh,
+    replicate,
+)
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 
 torch.set_num_threads(1)  # so that this thread's seconds are all that is computed
@@ -196,6 +204,8 @@ viz.plot_tiles(sequence=2048, tile=512)
 # Backward needs the softmax's weights again. It makes them a second time, tile by tile, from queries, keys and the sum that forward has kept. That is recomputation inside attention, and it is called **flash attention**.
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
+from course_lib.savers.tiled_attention import tiled_attention
+
 q, k, v = (torch.randn(1, 4, 1024, 32, requires_grad=True) for _ in range(3))
 ways = {
     "all scores": attention_with_scores,
@@ -307,6 +317,9 @@ print(
 
 
 # %% varies="measured times"
+from time import thread_time
+
+
 def least_seconds(model, repeats=6):
     """The least of this thread's own seconds, which other programs on the machine do not change much."""
     took = []
