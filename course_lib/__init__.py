@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register `%%ranks` in the IPython shell that runs `%load_ext course_lib`, and keep logs as quiet as the ranks'."""
+    """Register `%%ranks` in the shell that runs `%load_ext course_lib`, and keep logs as quiet as the ranks do."""
     import os
 
     from course_lib.ranks.magic import register
