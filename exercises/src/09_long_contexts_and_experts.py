@@ -290,9 +290,9 @@ check("09.4", ring_backward)
 # Under a causal mask a late query has more keys to see than an early one. **Zigzag** order evens that out: cut a document into 2p pieces, and
 # rank r of p gets piece r and piece 2p - 1 - r, an early and a late one.
 #
-# Training rows often hold several documents, one behind the other, and a query sees its own document alone. Take documents of 2 and of 6 tokens
-# on two ranks. Zigzag over the whole row gives rank 0 tokens 0, 1, 6 and 7. These have 1, 2, 5 and 6 keys to see, 14 in all, and rank 1 has
-# only 10. So each document is cut by itself. With two documents of four tokens it looks like this:
+# Training rows often hold several documents, one behind the other, and a query sees its own document alone. Take documents of 4 and of 12 tokens
+# on two ranks. Zigzag over the whole row gives rank 0 tokens 0 to 3 and 12 to 15. These have 10 and 42 keys to see, 52 in all, and rank 1 has
+# only 36. So each document is cut by itself, and both have 44. With two documents of four tokens it looks like this:
 #
 # ```text
 # row       0  1  2  3  |  4  5  6  7
@@ -538,7 +538,7 @@ check("09.8", through_experts)
 # %% [markdown]
 # ## 09.9
 #
-# *Find the bug · hard · useful · 35 minutes.* **You learn** to tell a true complaint from a false one by what the ladder shows, and who divides an expert's gradient.
+# *Find the bug · hard · useful · 35 minutes.* **You learn** to tell a true complaint from a false one by what the ladder shows.
 #
 # A trainer spreads experts over `ep` and averages gradients itself. Each rank reads rows of its own, and its loss is multiplied by the number of all
 # ranks, so that a mean over all of them gives the whole batch's gradient. The loss contains the balance loss of 09.7.
@@ -625,8 +625,7 @@ for at in (0, 8, 16, 24, 32):
     print(f"step {at:2}   one device {one_device[at]:.3f}   suspect {on_ranks[at]:.3f}")
 
 # %% [markdown]
-# You would not tell these curves apart. Adam divides each step by the size of the gradient, so a gradient that is always too large by
-# the same factor leaves hardly a trace. Still, four people have read the code and complain:
+# You would not tell these curves apart. Still, four people have read the code and complain:
 #
 # | | complaint |
 # | --- | --- |
