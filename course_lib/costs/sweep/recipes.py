@@ -78,7 +78,7 @@ def _layers(config: ModelConfig, recipe: Recipe, sequence: int) -> int:
     if recipe.adapters is None:
         return config.n_layers * _bytes(layer_activations(config, **sizes, fused_norms=True))
     ends = {saved.name for saved in head_activations(config, **sizes, fused_norms=True)}
-    every = adapter_activations(config, recipe.adapters, **sizes, fused_norms=True)
+    every = adapter_activations(config, recipe.adapters, batch=1, sequence=sequence, itemsize=HALF, fused_norms=True)
     return _bytes(saved for saved in every if saved.name not in ends)
 
 

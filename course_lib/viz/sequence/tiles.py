@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
 from course_lib.viz.ink import style
@@ -50,13 +52,13 @@ def plot_tiles(sequence: int = 2048, tile: int = 512, *, now: int | None = None,
     for number, words in enumerate(("the output so far", "the sum so far, as a logarithm")):
         canvas.text(_RIGHT + 14, y + 24 * (number + 1), f"· {words}", size=SMALL, colour=style.SOFT)
     row, column = visits[now]
-    words = [
+    said = [
         subtitle,
         *(f"  {name}: {size}" for name, size in sizes.items()),
         f"  visit {now + 1} of {len(visits)}: queries of row {row + 1} and keys of column {column + 1}, no others",
         "  carried along a row, for each query: the output so far, and the sum so far, as a logarithm",
     ]
-    return Drawing(canvas, title=title, description="\n".join(words), kinds=["formula"])
+    return Drawing(canvas, title=title, description="\n".join(said), kinds=["formula"])
 
 
 def _draw_square(canvas: Canvas, rows: int, visits: list[tuple[int, int]], now: int) -> None:
@@ -72,7 +74,7 @@ def _draw_square(canvas: Canvas, rows: int, visits: list[tuple[int, int]], now: 
         x, y = left + column * side, _TOP + row * side
         if number <= now:
             hue = _NOW if number == now else _GONE
-            look = {"fill": hue} if number == now else {"fill": hue, "fill_opacity": 0.35}
+            look: dict[str, Any] = {"fill": hue} if number == now else {"fill": hue, "fill_opacity": 0.35}
             canvas.box(x + 1, y + 1, side - 2, side - 2, **look)
         else:
             look = {"fill": "none", "stroke": style.SOFT, "stroke_width": 1.2, "stroke_dasharray": "4 3"}
