@@ -1,0 +1,355 @@
+# %% [markdown]
+# # Exercises 11: memory savers and fine-tuning
+#
+# [Lesson 11](../../notebooks/11_memory_savers.ipynb) asked what can be left out, written smaller, or computed a second time, until a model fits
+# into one GPU. Here you write the savers yourself, and see what each of them costs. Two exercises are files of your own, without this course.
+# If you have one hour, do 11.1, 11.4 and 11.6.
+
+# %% [markdown]
+# ## How to work
+#
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("11.1", ...)`, runs what you wrote in a
+# **process of its own**, or on up to four, and compares it with what the course computes. Then it tells you what it has seen. A hang, a
+# crash or an endless loop ends after some seconds and costs nothing but that check.
+#
+# Are you stuck? `hint("11.1")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
+#
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from course_lib import comm
+from course_lib.checks import check, given, hint, save_script
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %% [markdown]
+# ## 11.1
+#
+# *Predict · medium · core · 35 minutes.* **You learn** what each saver takes away, so that you can say before a run whether it fits.
+#
+# A model is to be fine-tuned on one GPU. Five people propose a recipe each. All of them compute in bf16, and train by AdamW:
+#
+# | | recipe | what is trained |
+# | --- | --- | --- |
+# | 1 | full | everything |
+# | 2 | LoRA, all | A and B beside each of the seven matrices of a layer |
+# | 3 | LoRA, q and v | A and B beside the matrices of queries and values alone |
+# | 4 | QLoRA | as 2, and the seven matrices of each layer lie in codes of 4 bits |
+# | 5 | QLoRA and recompute | as 4, and each layer keeps nothing but its input |
+
+# %% nbgrader={"grade": false, "grade_id": "11-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+bill = given("11.1", GRADE_SEED)
+print(
+    f"width H = {bill.H:,}, of all keys together KV = {bill.KV:,}, inner width F = {bill.F:,}, layers L = {bill.L}"
+)
+print(
+    f"P = {bill.P:,} parameters in all; adapters have r = {bill.r}; one sequence of T = {bill.T:,} tokens"
+)
+print(
+    f"layer = {bill.layer:,} bytes are kept for backward of each layer and token, the layer's input among them"
+)
+print(
+    f"codes: block = {bill.block} numbers share a scale, outer = {bill.outer} scales share a scale of their own"
+)
+print(f"the GPU has gpu_gb = {bill.gpu_gb} GB of 10^9 bytes")
+
+# %% [markdown]
+# A layer has seven matrices. Those of queries and of the output are H x H, those of keys and of values KV x H. Three more, gate, up and down,
+# have H on one side and F on the other. Embedding, head and norms are the rest of P.
+#
+# What is trained takes 16 bytes a number: a bf16 weight, its gradient, and 12 bytes of AdamW. A frozen weight takes 2 bytes. In codes a
+# number has 4 bits, the scale of its block is a code of 8 bits, and `outer` of these scales share 32 bits. Sizes divide evenly.
+#
+# Adapters save a few activations too, but let us leave that aside: recipes 1 to 4 keep what `layer` says. With recomputing, the inputs of
+# all layers are kept, T x H numbers each. In backward one layer at a time is computed again, and then `layer` is there on top. What head
+# and loss keep is left out.
+#
+# | name | number to give |
+# | --- | --- |
+# | `map_numbers` | numbers in the seven matrices of all layers together |
+# | `full_bytes` | bytes of weights, gradients and optimizer in recipe 1 |
+# | `lora_numbers`, `lora_bytes` | numbers that recipe 2 trains, and bytes of its weights, gradients and optimizer |
+# | `qv_bytes` | the same bytes in recipe 3 |
+# | `code_bits` | bits of a number in codes, with its share of the scales |
+# | `qlora_bytes` | bytes of weights, gradients and optimizer in recipe 4 |
+# | `kept_bytes` | bytes that the layers keep in recipes 1 to 4 |
+# | `recomputed_bytes` | the largest number of bytes that there are of activations in recipe 5 |
+# | `one_group_bytes` | the same, if all layers together are one group, which keeps its input and is computed again as a whole |
+# | `qlora_recomputed` | all bytes of recipe 5, activations included |
+# | `first_that_fits` | the number of the first recipe whose bytes, activations included, fit into the GPU |
+
+# %% nbgrader={"grade": false, "grade_id": "11-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+H, KV, inner, L, P, r, T, layer, block, outer, gpu_gb = bill
+### BEGIN SOLUTION
+map_numbers = L * (2 * H * H + 2 * H * KV + 3 * H * inner)
+full_bytes = 16 * P
+lora_numbers = r * L * (2 * (H + H) + 2 * (H + KV) + 3 * (H + inner))
+lora_bytes = 2 * P + 16 * lora_numbers
+qv_bytes = 2 * P + 16 * r * L * ((H + H) + (H + KV))
+code_bits = 4 + 8 / block + 32 / (block * outer)
+qlora_bytes = 2 * (P - map_numbers) + map_numbers * code_bits / 8 + 16 * lora_numbers
+kept_bytes = L * layer * T
+recomputed_bytes = 2 * H * T * L + layer * T
+one_group_bytes = 2 * H * T + kept_bytes
+qlora_recomputed = qlora_bytes + recomputed_bytes
+bills = [state + kept_bytes for state in (full_bytes, lora_bytes, qv_bytes, qlora_bytes)] + [
+    qlora_recomputed
+]
+first_that_fits = next(number for number, one in enumerate(bills, start=1) if one <= gpu_gb * 1e9)
+### END SOLUTION
+needed = ...
+check("11.1", needed, seed=GRADE_SEED)
+# hint("11.1")
+
+# %% [markdown]
+# ## 11.4
+#
+# *Write · hard · core · 40 minutes.* **You learn** why attention to a long sequence needs little memory, and that this takes no GPU.
+#
+# Attention has a score for each pair of positions. With 32 heads and 8,192 positions these are 2.1 billion numbers a layer, and in a
+# longer sequence they are soon larger than the model. But nobody needs them all at once. Take a **tile** of T keys, let every query look at these,
+# and then let their scores go. What a query keeps from tile to tile are three things:
+#
+# ```text
+#                 tile 0                tile 1                 tile 2
+# query 9         scores of keys 0..3   scores of keys 4..7    scores of keys 8, 9
+#                     │                     │                      │
+# keeps  max  ────────┴─────────────────────┴──────────────────────┴───► out / sum
+#        sum      exp(score - max), added up                             lse = max + log(sum)
+#        out      exp(score - max) · value, added up
+# ```
+#
+# The max may grow when a tile comes. Then everything that was added up before is relative to an older max, and has to be corrected. This
+# is the **online softmax**, and FlashAttention is it, tile by tile, in the fast memory of a GPU.
+
+# %% [markdown]
+# Write the forward pass. Attention is causal: a query sees the keys at its own position and before it. Scores are divided by the root of D,
+# the numbers of a head. The last tile may be shorter than the others, and scores may be in the thousands.
+#
+# **Target:** two things: the output, as one softmax over all keys gives it, and `lse`, one number for each head and query: the logarithm of
+# the sum of exp(score) over the keys that it sees. From `lse` backward can make each tile's weights once more. At no moment may more than a
+# quarter of the bytes of all scores exist, beyond what you were given. The check measures it with 1,000 positions and tiles of 32 keys. No
+# kernel of PyTorch's that is attention already, please.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def attention_in_tiles(q, k, v, tile):
+    """Return two tensors: the output (heads, S, D), and lse (heads, S).
+
+    q, k, v: (heads, S, D). tile: so many keys at a time.
+    """
+    ### BEGIN SOLUTION
+    S, D = q.shape[1:]
+    rows = torch.arange(S).unsqueeze(-1)
+    top, total, out = (
+        torch.full_like(q[..., 0], -torch.inf),
+        torch.zeros_like(q[..., 0]),
+        torch.zeros_like(q),
+    )
+    for start in range(0, S, tile):
+        columns = torch.arange(start, min(start + tile, S))
+        scores = q @ k[:, columns].mT / D**0.5
+        scores = scores.masked_fill(rows < columns, -torch.inf)
+        new = torch.maximum(top, scores.amax(-1))
+        old, powers = (top - new).exp(), (scores - new.unsqueeze(-1)).exp()
+        total = total * old + powers.sum(-1)
+        out = out * old.unsqueeze(-1) + powers @ v[:, columns]
+        top = new
+    return out / total.unsqueeze(-1), top + total.log()
+    ### END SOLUTION
+
+
+check("11.4", attention_in_tiles)
+# hint("11.4")
+
+# %% [markdown]
+# ## 11.6
+#
+# *Write · medium · core · 35 minutes.* **You learn** to put something small beside a frozen layer, train it, and take it into the layer at the end.
+#
+# A trained matrix W has millions of numbers, and fine-tuning changes it only a little. So leave W as it is and learn the change. And let
+# the change be a product of two narrow matrices, which have few numbers:
+#
+# ```text
+#                 ┌──────── W, frozen ────────┐
+# x, in numbers ──┤                           ├──►  y = W x + s B A x
+#                 └──► A, r x in ──► B, out x r ┘
+#                         r numbers a row
+# ```
+#
+# A begins random and B begins with zeros. So B A is 0, and a new layer does exactly what W does. The gradient of W would be dW. Then that
+# of B is s dW A.T, and that of A is s B.T dW, which is 0 in the first step. If both began with zeros, neither would ever move.
+
+# %% [markdown]
+# **Target:** a module with parameters `A` and `B` of the dtype of W, which alone are trained. A new one gives what the map gives, to the bit. Its
+# forward may not build B A. `merged()` gives a new `nn.Linear` that does the same without anything beside it, and leaves the layer and the
+# frozen map as they are.
+#
+# A merged weight is often stored in bf16, which has 8 significant bits. Where the change is a thousandth of the weight, most of it falls
+# below the last bit. `lost(dtype)` says how much: round W + s B A to `dtype`, take the difference from what it was, and divide its norm by the
+# norm of s B A.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class LoRA(nn.Module):
+    def __init__(self, base, r, scale):
+        """base: an nn.Linear. scale: the s of the formula, as it is to be used."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.base, self.scale = base.requires_grad_(False), scale
+        self.A = nn.Parameter(
+            torch.randn(r, base.in_features, dtype=base.weight.dtype) / math.sqrt(base.in_features)
+        )
+        self.B = nn.Parameter(torch.zeros(base.out_features, r, dtype=base.weight.dtype))
+        ### END SOLUTION
+
+    def forward(self, x):
+        """Return y, (..., out), of x, (..., in)."""
+        ### BEGIN SOLUTION
+        return self.base(x) + self.scale * (x @ self.A.T) @ self.B.T
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def merged(self):
+        """Return a new nn.Linear that gives the same."""
+        ### BEGIN SOLUTION
+        W, bias = self.base.weight, self.base.bias
+        linear = nn.Linear(W.shape[1], W.shape[0], bias=bias is not None, dtype=W.dtype)
+        linear.weight.copy_(W + self.scale * self.B @ self.A)
+        if bias is not None:
+            linear.bias.copy_(bias)
+        return linear
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def lost(self, dtype):
+        """Return which share of the update is lost if the merged weight is rounded to dtype."""
+        ### BEGIN SOLUTION
+        update = self.scale * self.B @ self.A
+        whole = self.base.weight + update
+        return ((whole.to(dtype).to(whole.dtype) - whole).norm() / update.norm()).item()
+        ### END SOLUTION
+
+
+check("11.6", LoRA)
+# hint("11.6")
+
+# %% [markdown]
+# ## 11.7
+#
+# *Write · easy · core · 20 minutes.* **You learn** to write a weight with one byte, and to say how wrong it can become before you look.
+#
+# A weight is to be kept as int8. The largest number becomes 127 or -127, and what one step is worth is the **scale**: the largest size,
+# divided by 127. Each number is rounded to the nearest step, and to come back you multiply it by the scale. If all numbers share one
+# scale, a single large number makes everybody's steps long. So `block` neighbours share one:
+#
+# ```text
+# weights   0.4  -1.0   0.1   0.3 │  0.2   0.1  -0.3  50.0
+# scale     1.0 / 127             │  50.0 / 127
+# steps      51  -127    13    38 │    1     0    -1   127
+# ```
+#
+# In the second block a step is worth 0.39, and three of its numbers are nearly gone. The first block has not noticed.
+
+# %% [markdown]
+# Blocks are counted in the order of `w.flatten()`, whatever the rows, and the last block may be shorter. A block of zeros has the scale 0.
+#
+# **Target:** three tensors: the steps, int8 and shaped as `w`; the scale of each block; and the **bound** of each block, which says how far
+# any number of a block with this scale can be off, in units of the weight. The bound has to be as small as it can be.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def in_steps(w, block):
+    """Return three tensors: the steps, int8, as w; the scales and the bounds, one for each block.
+
+    w: a weight of any shape. block: so many neighbours share a scale.
+    """
+    ### BEGIN SOLUTION
+    rows = F.pad(w.flatten(), (0, -w.numel() % block)).view(-1, block)
+    scales = rows.abs().amax(1) / 127
+    shares = rows / torch.where(scales > 0, scales, 1.0).unsqueeze(-1)
+    steps = shares.round().to(torch.int8).flatten()[: w.numel()].view(w.shape)
+    return steps, scales, scales / 2
+    ### END SOLUTION
+
+
+check("11.7", in_steps)
+# hint("11.7")
+
+# %% [markdown]
+# ## 11.8
+#
+# *Write · medium · useful · 30 minutes.* **You learn** to keep a weight in four bits, and to count the bits that the scales add.
+#
+# Four bits name 16 levels. Those of **NF4** lie where a normal distribution has its numbers: close together near 0, and far apart at the
+# ends. Divide the numbers of a block by its scale, the largest size in it, and each of them lies between -1 and 1. Then a number's code is the place of the
+# nearest level in the table. There is no number type of four bits, so two codes share a byte:
+#
+# ```text
+# weights        0.4   -1.0    0.1    0.3         scale 1.0
+# nearest code   12      0      8     11
+# bytes          12 · 16 + 0  =  192     8 · 16 + 11  =  139
+# ```
+#
+# An fp32 scale for 64 weights adds half a bit to each of them. QLoRA turns the scales into codes as well, of one byte, and `outer` of them
+# share one number of fp32. That is its **double quantisation**. Here you write the codes with plain scales, and count the bytes of the
+# doubled ones.
+
+# %% [markdown]
+# `w` is a flat tensor. Its number of weights may be odd; then the last byte's low half is 0. The last block may be shorter, and a block of zeros
+# has the scale 0.
+#
+# **Target:** `encode` gives the bytes, uint8, and one scale for each block. `decode` gives the n numbers back. `nbytes` says how many
+# bytes n numbers take with double quantisation, everything rounded up: codes, scales of one byte, and a number of 4 bytes for each `outer`
+# scales. For many weights that comes to 4.127 bits each.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class FourBits:
+    def __init__(self, levels, block, outer):
+        """levels: 16 numbers from -1 to 1, in rising order."""
+        self.levels, self.block, self.outer = levels, block, outer
+
+    def encode(self, w):
+        """Return two tensors: the bytes, uint8, and the scales."""
+        ### BEGIN SOLUTION
+        rows = F.pad(w, (0, -len(w) % self.block)).view(-1, self.block)
+        scales = rows.abs().amax(1)
+        shares = (rows / torch.where(scales > 0, scales, 1.0).unsqueeze(-1)).flatten()[: len(w)]
+        codes = (shares.unsqueeze(-1) - self.levels).abs().argmin(-1).to(torch.uint8)
+        codes = F.pad(codes, (0, len(w) % 2))
+        return codes[::2] << 4 | codes[1::2], scales
+        ### END SOLUTION
+
+    def decode(self, packed, scales, n):
+        """Return the n numbers, in the dtype of the levels."""
+        ### BEGIN SOLUTION
+        codes = torch.stack([packed >> 4, packed & 15], 1).flatten()[:n]
+        return self.levels[codes.long()] * scales.repeat_interleave(self.block)[:n]
+        ### END SOLUTION
+
+    def nbytes(self, n):
+        """Return the bytes of n numbers, with double quantisation."""
+        ### BEGIN SOLUTION
+        blocks = math.ceil(n / self.block)
+        return math.ceil(n / 2) + blocks + 4 * math.ceil(blocks / self.outer)
+        ### END SOLUTION
+
+
+check("11.8", FourBits)
+# hint("11.8")
