@@ -9,6 +9,82 @@ from __future__ import annotations
 WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
 HANGS = {}  # those that end by their time limit
 
+# 11.2 ------------------------------------------------------------------------------------------------------------
+
+TOLD = "        dist.all_reduce(bad, op=dist.ReduceOp.MAX)\n"
+
+WRONG["11.2", "together"] = {
+    "a rank skips and halves its scale where its own part overflows": {TOLD: "        dist.all_reduce(bad.clone())\n"},
+    "good steps are counted on after a skipped one": {"scale, good = scale / 2, 0": "scale = scale / 2"},
+    "the scale grows a step too late": {"if good == patience": "if good == patience + 1"},
+    "the scale is divided by 4, and by 2 is asked": {"scale / 2, 0": "scale / 4, 0"},
+    "skipped and scales are right, but not the weight: the gradients are not divided by the scale": {
+        "half.double() / scale": "half.double()"
+    },
+    "skipped and scales are right, but not the weight: a skipped step has changed the momentum": {
+        "            skipped.append(step)\n": (
+            "            skipped.append(step)\n            for state in optimizer.state.values():\n"
+            "                state['momentum_buffer'] *= task['momentum']\n"
+        )
+    },
+    "the count of good steps does not begin again": {
+        "scale, good = scale * 2, 0": "scale = scale * 2",
+        "good == p": "good >= p",
+    },
+    "answer-0.pt is to hold a dict": {"torch.save(answer,": "torch.save(weight.detach(),"},
+    "rank 0: the weight has shape (12,)": {'"weight": weight.detach()': '"weight": task["weight"]'},
+    "one number says whether anybody has overflowed": {
+        TOLD: TOLD + "        dist.all_reduce(torch.zeros(12 // ranks).double())\n"
+    },
+    "makes 28 calls, and one in each of 14 is right": {TOLD: TOLD + "        dist.all_reduce(bad.clone())\n"},
+    "there is no answer-1.pt": {"    torch.save(": "    rank or torch.save("},
+}
+WRONG["11.2", "edges"] = {
+    "4 processes: rank 0: skipped is [1]": {"if bad.item():": "if bad.item() and step:"},
+    "2 processes: rank 0: skipped is right, but not the scales: 0 after step 9": {
+        "scales.append(scale)": "scales.append(scale if skipped or step < 9 else 0.0)"
+    },
+}
+
+# 11.3 ------------------------------------------------------------------------------------------------------------
+
+DICE, BACK = "        torch.set_rng_state(ctx.state)\n", "        torch.set_rng_state(now)\n"
+
+WRONG["11.3", "gradients"] = {
+    "the second run drops other numbers than the first": {DICE: "", BACK: ""},
+    "the second run begins from a fixed seed": {DICE: "        torch.manual_seed(0)\n"},
+    "the random state stays where the second run has left it": {BACK: ""},
+    "the gradient of the input does not come back": {"None, None, x.grad": "None, None, None"},
+    "backward begins with ones": {"backward(y, gradient)": "backward(y, torch.ones_like(gradient))"},
+    "the weights inside get no gradient": {
+        "        torch.autograd.backward(y, gradient)\n        return None, None, x.grad": (
+            "        return None, None, torch.autograd.grad(y, x, gradient)[0]"
+        )
+    },
+    "outputs are right, but not the gradient of the input": {"x.grad\n": "2 * x.grad\n"},
+    "an error: ": {"None, None, x.grad": "None, x.grad"},
+}
+WRONG["11.3", "leaf"] = {
+    "an input without gradient: an error": {
+        "requires_grad_(ctx.needs_input_grad[2])": "requires_grad_()",
+        "x.grad\n": "x.grad.requires_grad_(ctx.needs_input_grad[2]) + (0 if ctx.needs_input_grad[2] else None)\n",
+    },
+    "an input without gradient: what comes back has no history": {
+        "Recomputed.apply(run, torch.empty(0, requires_grad=True), x)": "Recomputed.apply(run, torch.empty(0), x)"
+    },
+}
+WRONG["11.3", "kept"] = {
+    "bytes stay after forward, and": {
+        "        return run(x)\n": (
+            "        with torch.enable_grad():\n            ctx.y = run(x.detach().requires_grad_())\n"
+            "        return ctx.y.detach()\n"
+        )
+    },
+    "right, but the parts run [3, 3, 3, 3] times, and twice each is right": {
+        "        return run(x)\n": "        run(x)\n        torch.set_rng_state(ctx.state)\n        return run(x)\n"
+    },
+}
+
 # 11.4 ------------------------------------------------------------------------------------------------------------
 
 ATTENDED, SEEN = "return out / total.unsqueeze(-1), top + total.log()", "scores.masked_fill(rows < columns, -torch.inf)"
@@ -60,6 +136,36 @@ WRONG["11.4", "memory"] = {
         "range(0, S, tile)": "range(1)",
         "min(start + tile, S)": "S",
     },
+}
+
+# 11.5 ------------------------------------------------------------------------------------------------------------
+
+PIECE, ENDS = 'F.cross_entropy(some @ W.T, theirs, reduction="sum") / count', "return total, h.grad, W.grad"
+
+WRONG["11.5", "values"] = {
+    "returned Tensor, not three things: the loss": {ENDS: "return total"},
+    "a mean of the pieces' means": {
+        PIECE: "F.cross_entropy(some @ W.T, theirs, reduction='sum') / max((theirs != -100).sum(), 1) / pieces"
+    },
+    "divided by all tokens": {"(targets != -100).sum()": "len(targets)"},
+    "nothing was divided": {' reduction="sum") / count': ' reduction="sum")'},
+    "the gradient of hidden: NoneType": {"hidden.clone().requires_grad_()": "hidden.clone()"},
+    "the gradient of head is exactly 2.0 x the reference": {ENDS: "return total, h.grad, 2 * W.grad"},
+    "the loss is that of the last piece alone": {"total += loss": "total = loss"},
+    "tokens that are left over after `pieces` equal pieces are missing": {
+        "math.ceil(len(targets) / pieces)": "len(targets) // pieces",
+        "zip(h.split(size), targets.split(size))": "list(zip(h.split(size), targets.split(size)))[:pieces]",
+    },
+}
+WRONG["11.5", "edges"] = {
+    "5 tokens, 7 words, 8 pieces: ": {"math.ceil(len(targets) / pieces)": "len(targets) // pieces + (pieces < 5)"},
+}
+WRONG["11.5", "memory"] = {
+    "does a piece's backward run before the next piece begins?": {
+        "        loss.backward()\n        total += loss.detach()\n": "        total = total + loss\n",
+        "    return total,": "    total.backward()\n    return total,",
+    },
+    "right, but at its largest it takes": {"math.ceil(len(targets) / pieces)": "len(targets)"},
 }
 
 # 11.6 ------------------------------------------------------------------------------------------------------------
@@ -187,4 +293,63 @@ WRONG["11.8", "bytes"] = {
     "what is left over needs a scale too: round up": {"math.ceil(": "math.floor("},
     "nbytes() is 515,873.5": {"return math.ceil(n / 2) + blocks": "return n / 2 + n / self.block"},
     "nbytes() returned NoneType, not a number": {"return math.ceil(n": "math.ceil(n"},
+}
+
+# 11.9 ------------------------------------------------------------------------------------------------------------
+
+FOUND, COVERED = 'return "gradients", 4', "[p for p in model.parameters() if p.requires_grad]"
+ALIKE = "        broadcast_tensors([p.data for p in self.covered], self.group, src=0)\n"
+
+WRONG["11.9", "diagnosis"] = {
+    "give two things, the rung's name and how many different adapters": {FOUND: 'return "gradients"'},
+    "rung 'output': that one passes": {FOUND: 'return "output", 4'},
+    "rung 'loss curve': an earlier one fails": {FOUND: 'return "loss curve", 4'},
+    "how many different adapters four ranks train is not 1": {FOUND: 'return "gradients", 1'},
+}
+WRONG["11.9", "steps"] = {
+    "what is trained besides A and B is not averaged": {
+        COVERED: '[p for name, p in model.named_parameters() if name.endswith((".A", ".B"))]'
+    },
+    "each rank still begins with an A of its own": {ALIKE: ""},
+    "all begin with the same adapters, and then each rank follows its own rows": {
+        ALIKE: ALIKE + "        self.covered = []\n"
+    },
+    "step 1: ": {COVERED: "[p for p in model.parameters() if p.requires_grad][1:]"},
+    "'Repaired' object has no attribute 'covered'": {"self.covered": "covered"},
+}
+WRONG["11.9", "wire"] = {
+    "numbers are broadcast to each rank, and": {COVERED: "list(model.parameters())"},
+    "r = 2: right gradients, but 64 numbers": {ALIKE: ALIKE + ALIKE},
+}
+
+# 11.10 -----------------------------------------------------------------------------------------------------------
+
+SAID, APPENDED = "return right, wrong", "right.append(tuple(bytes_of.values()))"
+
+WRONG["11.10", "text"] = {
+    "returned list, not two things: a list of triples": {SAID: "return right"},
+    "the first list is to hold triples of numbers": {APPENDED: "right.append(sum(bytes_of.values()))"},
+    "not a list with a triple for each of 4 lines": {APPENDED: "right += bytes_of.values()"},
+    "weights are shared out from stage 2 on there": {"line.stage >= 3": "line.stage >= 2"},
+    "gradients are shared out from stage 2 on": {"line.stage >= 2": "line.stage >= 3"},
+    "the optimizer has 12 bytes": {"12 * line.P": "8 * line.P"},
+    "in GB? Bytes are asked": {APPENDED: "right.append(tuple(one / 1e9 for one in bytes_of.values()))"},
+    "the bytes are right, and they do not agree with what the table says of ZeRO-2's weights": {
+        SAID: "return right, []"
+    },
+    "the bytes are right, and what the table says of DDP's gradients agrees with them": {
+        SAID: "return right, [(line.name, column) for line in lines for column in bytes_of]"
+    },
+    "but 'ZeRO-2', 'weights_gb' is no entry": {
+        "wrong.append((line.name, column))": 'wrong.append((line.name, column + "_gb"))',
+        SAID: "return right, [*wrong, *[(a, b[:-3]) for a, b in wrong]]",
+    },
+    "the second thing is to be a list of pairs": {SAID: "return right, [name for name, _ in wrong]"},
+    "an entry is named twice": {SAID: "return right, wrong + wrong"},
+}
+WRONG["11.10", "others"] = {
+    "another table (1): ZeRO-1, optimizer": {
+        "for line in lines:": "for line in sorted(lines, key=lambda line: line.stage):"
+    },
+    "another table (1): ": {"line.N if": "64 if"},
 }

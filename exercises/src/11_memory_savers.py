@@ -117,6 +117,145 @@ check("11.1", needed, seed=GRADE_SEED)
 # hint("11.1")
 
 # %% [markdown]
+# ## 11.2
+#
+# *Own file · medium · useful · 40 minutes.* **You learn** to train in fp16, whose largest number is small, on ranks that have to agree when something does not fit.
+#
+# fp16 ends at 65,504, and its smallest numbers are not very small either. So a training in fp16 multiplies the loss by a **scale**, by which all
+# gradients become larger, and divides them by it before the step. If a gradient overflows, the step is skipped and the scale is halved.
+# After `patience` good steps in a row the scale is doubled.
+#
+# With DDP every rank sees an overflow, because an average with an inf in it is inf on all ranks. But where the weights themselves are cut, as with FSDP or tensor
+# parallelism, only the rank whose part it is can see it. If that one skips and the others do not, the parts of one matrix are of different
+# steps from then on.
+
+# %% [markdown]
+# Write a script for `torchrun`. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weight` | the whole weight, float64, of which rank r has part r of `tensor_split(world_size)` |
+# | `gradients` | a row for each step: the gradient of the whole weight, without a scale |
+# | `rate`, `momentum` | those of `torch.optim.SGD` |
+# | `scale`, `patience` | the scale at the beginning, and how many good steps in a row double it |
+#
+# In each step a rank takes its own part of the gradient, multiplies it by the scale, and turns it into fp16 with `.half()`. That emulates a
+# backward pass in fp16. What came out goes back to float64, is divided by the scale, and is the gradient of the step. If any rank has an inf
+# in it, nobody steps, and momentum stays as it is.
+#
+# Each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: `weight`, its part after all steps; `scales`, a list with the scale after each
+# step; and `skipped`, a list with the numbers of the skipped steps, counted from 0.
+#
+# **Target:** the same scales and the same skipped steps on all ranks, and the weight of one device. In each step the ranks exchange one number, in
+# one call, and nothing else.
+#
+# To start it yourself, run `save_script("11.2", loss_scaler)`.
+
+# %% nbgrader={"grade": false, "grade_id": "11-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+loss_scaler = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    weight = torch.nn.Parameter(task["weight"].tensor_split(ranks)[rank].clone())
+    optimizer = torch.optim.SGD([weight], lr=task["rate"], momentum=task["momentum"])
+    scale, patience = task["scale"], task["patience"]
+    scales, skipped = [], []
+    ### BEGIN SOLUTION
+    good = 0
+    for step, whole in enumerate(task["gradients"]):
+        half = (whole.tensor_split(ranks)[rank] * scale).half()
+        bad = (~half.isfinite()).any().double().view(1)
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+        if bad.item():
+            scale, good = scale / 2, 0
+            skipped.append(step)
+        else:
+            weight.grad = half.double() / scale
+            optimizer.step()
+            good += 1
+            if good == patience:
+                scale, good = scale * 2, 0
+        scales.append(scale)
+    answer = {"weight": weight.detach(), "scales": scales, "skipped": skipped}
+    torch.save(answer, f"{folder}/answer-{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("11.2", loss_scaler)
+# hint("11.2")
+
+# %% [markdown]
+# ## 11.3
+#
+# *Write · medium · useful · 30 minutes.* **You learn** to keep the input of a layer alone, and why a layer with dropout needs its dice as well.
+#
+# For backward a layer keeps what it has computed inside. **Activation checkpointing** keeps its input alone, lets the rest go, and computes it a
+# second time when backward comes:
+#
+# ```text
+# forward     x ──► run, without history ──► y            kept: x
+# backward    x ──► run once more, with history ──► y ◄── gradient
+# ```
+#
+# If there is dropout inside, the second run has to drop the same numbers as the first. Else the gradient belongs to a model that nobody has
+# run. And when it is done, the random numbers that come next must be those that would have come without it.
+
+# %% [markdown]
+# `recomputed` is given. Autograd asks the inputs of a function whether a backward has to come. The weights inside `run` are no inputs, so `needs`, an
+# empty tensor, speaks for them. Write the two halves. `torch.get_rng_state()` and `torch.set_rng_state(state)` read and set where the random
+# numbers stand. No `torch.utils.checkpoint`, please.
+#
+# **Target:** the gradients of `run(x)` itself, for x and for the weights inside, and the same random numbers afterwards. `run` is called twice. Between forward and backward nothing is kept but x and a random
+# state.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, needs, x):
+        """Return run(x), and note in ctx what backward will need."""
+        ### BEGIN SOLUTION
+        ctx.run, ctx.state = run, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        return run(x)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Return a gradient for each argument of forward; weights inside get theirs on the way."""
+        ### BEGIN SOLUTION
+        x = ctx.saved_tensors[0].detach().requires_grad_(ctx.needs_input_grad[2])
+        now = torch.get_rng_state()
+        torch.set_rng_state(ctx.state)
+        with torch.enable_grad():
+            y = ctx.run(x)
+        torch.set_rng_state(now)
+        torch.autograd.backward(y, gradient)
+        return None, None, x.grad
+        ### END SOLUTION
+
+
+def recomputed(run, x):
+    return Recomputed.apply(run, torch.empty(0, requires_grad=True), x)
+
+
+check("11.3", recomputed)
+# hint("11.3")
+
+# %% [markdown]
 # ## 11.4
 #
 # *Write · hard · core · 40 minutes.* **You learn** why attention to a long sequence needs little memory, and that this takes no GPU.
@@ -176,6 +315,52 @@ def attention_in_tiles(q, k, v, tile):
 
 check("11.4", attention_in_tiles)
 # hint("11.4")
+
+# %% [markdown]
+# ## 11.5
+#
+# *Write · medium · useful · 25 minutes.* **You learn** to get rid of the largest tensor that is left once the layers are recomputed.
+#
+# At its end a model turns each token's H numbers into V logits, one for each word. For 32,768 tokens and 128,256 words these are 4.2 billion
+# numbers, and their gradients are as many. But the loss is a sum over tokens. So make the logits of some tokens, their loss, and their
+# gradient, and let them go before you make the next ones:
+#
+# ```text
+# hidden   piece 0     piece 1     piece 2
+#             │           │           │
+# logits   forward     forward     forward
+#          backward ─► backward ─► backward ─►  gradients of hidden and head
+# ```
+#
+# Some targets are -100 and do not count. The loss is the mean over all others, so a token weighs the same in whichever piece it is. That is
+# the mean of means of 03.3 once more.
+
+# %% [markdown]
+# **Target:** three things: the mean loss, and its gradients with respect to `hidden` and `head`, as one piece gives them. The number of tokens need not
+# divide by `pieces`, and in a piece perhaps no target counts. At no moment may more than a quarter of the bytes of all logits exist, beyond what you were given;
+# the check measures it with 36 pieces.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def loss_in_pieces(hidden, head, targets, pieces):
+    """Return three tensors: the loss, and the gradients of hidden and head.
+
+    hidden: (T, H). head: (V, H), so that logits are hidden @ head.T. targets: (T), -100 where none counts.
+    """
+    ### BEGIN SOLUTION
+    h, W = hidden.clone().requires_grad_(), head.clone().requires_grad_()
+    count, size = (targets != -100).sum(), math.ceil(len(targets) / pieces)
+    total = torch.zeros((), dtype=hidden.dtype)
+    for some, theirs in zip(h.split(size), targets.split(size)):
+        loss = F.cross_entropy(some @ W.T, theirs, reduction="sum") / count
+        loss.backward()
+        total += loss.detach()
+    return total, h.grad, W.grad
+    ### END SOLUTION
+
+
+check("11.5", loss_in_pieces)
+# hint("11.5")
 
 # %% [markdown]
 # ## 11.6
@@ -353,3 +538,179 @@ class FourBits:
 
 check("11.8", FourBits)
 # hint("11.8")
+
+# %% [markdown]
+# ## 11.9
+#
+# *Find the bug · medium · core · 30 minutes.* **You learn** to see that ranks train different adapters, which neither the loss nor what is saved will tell you.
+#
+# A trainer for data parallelism was written before anybody spoke of adapters. `prepare` makes the ranks alike and notes what has to be averaged,
+# and `average` does it after each backward. Then somebody put LoRA into the model. The ranks have read the same frozen weights from a file, but
+# nobody has set a common seed, so each has drawn an A of its own. B is 0.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-adapters", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from course_lib.models.mlp import MLP
+from course_lib.parallel.data.replicate import broadcast_tensors
+from course_lib.parallel.table.mesh import make_mesh
+from course_lib.savers.lora import add_lora
+from course_lib.training.trainer import Trainer
+
+
+class Suspect(Trainer):
+    def __init__(self, model, config):
+        mesh = make_mesh(dp=dist.get_world_size())
+        super().__init__(model, config, mesh=mesh, apply=(self.replicated,))
+
+    def replicated(self, setup):
+        """A technique: ranks read different rows, and begin alike."""
+        setup.begin("replicate", "dp")
+        self.group = setup.take_over(experts=False)
+        self.prepare(setup.model)
+
+    def prepare(self, model):
+        names = ("weight", "bias")
+        self.covered = [p for name, p in model.named_parameters() if name.endswith(names)]
+        broadcast_tensors([p.data for p in self.covered], self.group, src=0)
+
+    def compute_gradients(self, batch):
+        loss = super().compute_gradients(batch)
+        self.average()
+        return loss
+
+    def average(self):
+        for p in self.covered:
+            if p.grad is not None:
+                p.grad.copy_(comm.all_reduce(p.grad, group=self.group) / self.group.size())
+
+
+# %% [markdown]
+# Train it by AdamW beside one device:
+
+
+# %%
+from course_lib.config import TrainConfig
+from course_lib.ranks import run_ranks
+from course_lib.verify import NotEqual, assert_parallel_equals
+
+
+def adapted():
+    torch.manual_seed(0)
+    model = MLP(gelu=True)
+    torch.manual_seed(dist.get_rank() if dist.is_initialized() else 0)  # as if nobody had set a seed
+    return add_lora(model, rank=2, targets=("layer1", "layer2"))
+
+
+def rows(number):
+    inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def losses(trainer_class):
+    trainer = trainer_class(adapted(), TrainConfig(optimizer="adamw", learning_rate=0.02))
+    return [trainer.step(rows(number)) for number in range(61)]
+
+
+one_device, on_ranks = losses(Trainer), run_ranks(losses, 4, Suspect)[0]
+for at in (0, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at]:.3f}   suspect {on_ranks[at]:.3f}")
+
+# %% [markdown]
+# Each of these losses is a mean over all ranks, and each rank's own adapter fits its own rows. What is saved at the end is rank 0's, which
+# has seen a quarter of them. Climb, with `climb(Suspect)`:
+
+
+# %%
+def climb(trainer_class):
+    def make(kind):
+        return lambda config: kind(adapted(), config)
+
+    try:
+        print(assert_parallel_equals(make(Trainer), make(trainer_class), rows, world_size=4))
+    except NotEqual as error:
+        print(error)
+
+
+# %% [markdown]
+# Write down the name of the first rung that fails, and how many different adapters the four ranks train. Then write `prepare` again.
+#
+# **Target:** the gradients of one device on any number of ranks, for everything that is trained, which may be more than A and B. What is frozen is the
+# same on all ranks already, and does not travel. Try it with `climb(Repaired)`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Suspect):
+    def diagnosis(self):
+        """Return two things: the name of the first rung that fails,
+        and how many different adapters four ranks train.
+        """
+        ### BEGIN SOLUTION
+        return "gradients", 4
+        ### END SOLUTION
+
+    def prepare(self, model):
+        """Make the ranks alike, and note in `self.covered` what `average` has to average."""
+        ### BEGIN SOLUTION
+        self.covered = [p for p in model.parameters() if p.requires_grad]
+        broadcast_tensors([p.data for p in self.covered], self.group, src=0)
+        ### END SOLUTION
+
+
+check("11.9", Repaired)
+# hint("11.9")
+
+# %% [markdown]
+# ## 11.10
+#
+# *Find the wrong number · medium · useful · 20 minutes.* **You learn** to check a sentence by what it makes of the bytes.
+#
+# A guide to fine-tuning explains the stages of ZeRO like this: "ZeRO-2 also partitions the gradients and the model weights. ZeRO-3 partitions
+# the parameters of the optimizer." Somebody has taken it at its word and filled in a table. The model has 7.5 billion parameters, and there are 64 GPUs.
+# Weights and gradients are in bf16, 2 bytes each, and AdamW has 12 bytes for each parameter. In GB on one GPU:
+#
+# | name | weights | gradients | optimizer |
+# | --- | ---: | ---: | ---: |
+# | DDP | 15.0 | 15.0 | 90.0 |
+# | ZeRO-1 | 15.0 | 15.0 | 1.406 |
+# | ZeRO-2 | 0.234 | 0.234 | 1.406 |
+# | ZeRO-3 | 15.0 | 15.0 | 1.406 |
+#
+# By this table nobody would ever use stage 3, which needs more than stage 2. What is right?
+
+# %% [markdown]
+# Write a function that goes through this table and any other. Each line is a record:
+#
+# | field | meaning |
+# | --- | --- |
+# | `name`, `stage` | name, and the stage of ZeRO, 0 for DDP |
+# | `P`, `N` | parameters, and GPUs |
+# | `weights_gb`, `gradients_gb`, `optimizer_gb` | what the table says, in GB of 10^9 bytes, rounded to three decimals |
+#
+# **Target:** for each line the right bytes on one GPU, as a triple: weights, gradients, optimizer. And all entries that do not agree with
+# these, as pairs of a line's name and one of `"weights"`, `"gradients"`, `"optimizer"`. Perhaps there is none.
+
+
+# %% nbgrader={"grade": false, "grade_id": "11-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def find_wrong_entries(lines):
+    """Return two things: a list of triples of bytes, and a list of pairs of names.
+
+    lines: records, as the table above describes them.
+    """
+    ### BEGIN SOLUTION
+    right, wrong = [], []
+    for line in lines:
+        bytes_of = {
+            "weights": 2 * line.P / (line.N if line.stage >= 3 else 1),
+            "gradients": 2 * line.P / (line.N if line.stage >= 2 else 1),
+            "optimizer": 12 * line.P / (line.N if line.stage >= 1 else 1),
+        }
+        right.append(tuple(bytes_of.values()))
+        for column, number in bytes_of.items():
+            if round(number / 1e9, 3) != getattr(line, f"{column}_gb"):
+                wrong.append((line.name, column))
+    return right, wrong
+    ### END SOLUTION
+
+
+check("11.10", find_wrong_entries)
+# hint("11.10")
