@@ -353,3 +353,51 @@ WRONG["11.10", "others"] = {
     },
     "another table (1): ": {"line.N if": "64 if"},
 }
+
+# 11.11 -----------------------------------------------------------------------------------------------------------
+
+ADAPTER, WHOLE_ONE = 'one.requires_grad_(name.endswith((".A", ".B")))', "one.full_tensor().detach()"
+SHARDS = """    for layer in model:
+        if isinstance(layer, Adapted):
+            fully_shard(layer)
+    fully_shard(model)
+"""
+IF_TRAINED = "in model.named_parameters() if one.requires_grad"
+
+WRONG["11.11", "sharded"] = {
+    "adapters.pt holds 0.base.bias, and only A and B belong there": {
+        ADAPTER: "pass",
+    },
+    "the frozen weights were trained as well": {
+        ADAPTER: "pass",
+        "in trained.items()": 'in trained.items() if name.endswith((".A", ".B"))',
+    },
+    "adapters.pt has no 0.A": {"in trained.items()": 'in trained.items() if "B" in name'},
+    "0.A has shape (2, 6), and (4, 6) is right: is it one rank's part?": {WHOLE_ONE: "one.to_local().detach()"},
+    "these come from rank 0's rows alone": {
+        "x.tensor_split(ranks)[rank], y.tensor_split(ranks)[rank]": "x.tensor_split(ranks)[0], y.tensor_split(ranks)[0]"
+    },
+    "a gradient is left from the step before": {"        optimizer.zero_grad()\n": ""},
+    "the adapters are as they were before the first step": {"        optimizer.step()\n": ""},
+    "are they whole on every rank?": {
+        SHARDS: "",
+        "* ranks / len(x)": "/ len(x)",
+        "        optimizer.step()": "        [dist.all_reduce(one.grad) for one in trained.values()]\n        optimizer.step()",
+        WHOLE_ONE: "one.detach()",
+    },
+    "of its part of the adapters: what is frozen has no gradient": {
+        ADAPTER: "pass",
+        IF_TRAINED: 'in model.named_parameters() if name.endswith((".A", ".B"))',
+    },
+    "there is no adapters.pt in the folder": {"adapters.pt": "adapter.pt"},
+    "A has not been trained": {"trained.values(), lr": '[one for name, one in trained.items() if ".B" in name], lr'},
+}
+
+WRONG["11.11", "uneven"] = {
+    "these come from a mean of the ranks' means": {'targets, reduction="sum") * ranks / len(x)': "targets)"},
+}
+HANGS["11.11", "sharded"] = {
+    "a hang: ": {
+        "    adapters = {": "    if rank:\n        return dist.barrier()\n    adapters = {",
+    },
+}

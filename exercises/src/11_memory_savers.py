@@ -714,3 +714,90 @@ def find_wrong_entries(lines):
 
 check("11.10", find_wrong_entries)
 # hint("11.10")
+
+# %% [markdown]
+# ## 11.11
+#
+# *Own file · hard · useful · 40 minutes.* **You learn** to fine-tune a model that fits on no GPU, with nothing but PyTorch: frozen weights in parts, and adapters in parts beside them.
+#
+# LoRA leaves only two bytes of sixteen, but these two are there for every weight. If they are too many for one GPU, cut them as in lesson 06: each
+# rank has a part, and a layer is whole only while it computes. Write a script for `torchrun` with PyTorch's own `fully_shard`. The check
+# starts it on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict of `make_model(rank)`, frozen weights and adapters |
+# | `batches` | pairs `(x, y)` of all rows of a batch; rank r takes part r of `tensor_split(world_size)` |
+# | `rank` | the r of the adapters |
+# | `rate` | the learning rate of AdamW, which is otherwise as PyTorch has it |
+
+# %% [markdown]
+# A step for each batch, on the mean of the cross-entropy over all its rows; ranks may have different numbers of rows. At the end rank 0 saves
+# `adapters.pt` in the same folder: a dict with every A and B under its name in the state dict, whole, as plain tensors, and nothing else.
+#
+# **Target:** the adapters of one device. Frozen weights lie in parts and are gathered for each step. From reduce-scatter a rank gets its part of
+# the adapters' gradients, once a step, and no number for what is frozen. Nothing is all-reduced but a loss, if you like.
+#
+# To start it yourself, run `save_script("11.11", sharded_lora)`.
+
+# %% nbgrader={"grade": false, "grade_id": "11-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+sharded_lora = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+
+class Adapted(nn.Module):
+    def __init__(self, inputs, outputs, r):
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs)
+        self.A = nn.Parameter(torch.randn(r, inputs) / inputs**0.5)
+        self.B = nn.Parameter(torch.zeros(outputs, r))
+
+    def forward(self, x):
+        return self.base(x) + 2.0 * (x @ self.A.T) @ self.B.T
+
+
+def make_model(r):
+    return nn.Sequential(Adapted(6, 16, r), nn.GELU(), Adapted(16, 4, r)).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model(task["rank"])
+    model.load_state_dict(task["weights"])
+    ### BEGIN SOLUTION
+    for name, one in model.named_parameters():
+        one.requires_grad_(name.endswith((".A", ".B")))
+    for layer in model:
+        if isinstance(layer, Adapted):
+            fully_shard(layer)
+    fully_shard(model)
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=task["rate"])
+    for x, y in task["batches"]:
+        rows, targets = x.tensor_split(ranks)[rank], y.tensor_split(ranks)[rank]
+        loss = F.cross_entropy(model(rows), targets, reduction="sum") * ranks / len(x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    adapters = {name: one.full_tensor().detach() for name, one in trained.items()}
+    if rank == 0:
+        torch.save(adapters, f"{folder}/adapters.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("11.11", sharded_lora)
+# hint("11.11")
