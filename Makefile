@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo matrix notebooks exercises slides release grade grade-all project grade-project
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all project grade-project
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -57,6 +57,9 @@ wild: setup-dev  ## catch the bugs of old releases of real libraries, each in an
 
 olmo: setup-dev  ## train with OLMo's own packages on CPUs, count its FSDP units (YAML="1b.yaml 7b.yaml" of the workshop)
 	@$(DEVELOPER) -m tools.olmo --yaml="$(YAML)"
+
+peers: setup-dev  ## compare our quantisation, adapters and 8-bit AdamW with bitsandbytes, peft and torchao
+	@$(DEVELOPER) -m tools.peers
 
 matrix: setup-dev  ## look for wheels for Python 3.11 to 3.14, run first lessons on those that are here (TORCH=…)
 	@$(DEVELOPER) -m tools.matrix

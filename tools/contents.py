@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.exercise_facts import HEAD
-from tools.lesson import cells, promises, title, told_minutes
+from tools.lesson import cells, number, promises, title, told_minutes
 from tools.paths import ROOT
 
 CONTENTS = ROOT / "notebooks/README.md"
-LESSONS = sorted((ROOT / "notebooks/src").glob("[0-9][0-9]_*.py"))
+LESSONS = sorted((ROOT / "notebooks/src").glob("[0-9][0-9]*.py"))
 _OPENING = """# The course, lesson by lesson
 
 Each lesson begins where the one before it still hurts, so read them in order. The minutes are those of its core path:
@@ -27,7 +27,7 @@ def contents() -> str:
 
 def entry(source: Path) -> str:
     """Return what the page says of one lesson."""
-    head = f"## [{source.name[:2]} · {title(source)}]({source.stem}.ipynb)"
+    head = f"## [{number(source)} · {title(source)}]({source.stem}.ipynb)"
     time = f"{told_minutes(source)} minutes. Afterwards you will be able to"
     links = list(beside(source))
     return "\n\n".join([head, time, "\n".join(f"- {promise}" for promise in promises(source)), *links])
@@ -35,14 +35,14 @@ def entry(source: Path) -> str:
 
 def beside(source: Path) -> Iterator[str]:
     """A line of links to the lesson's exercises, scripts and slides, as far as they are there."""
-    number, links = source.name[:2], []
+    links = []
     exercises = ROOT / f"exercises/src/{source.name}"
     if exercises.exists():
         minutes = exercise_minutes(exercises)
         links.append(f"[{len(minutes)} exercises](../exercises/release/{source.stem}.ipynb), {sum(minutes)} minutes")
-    scripts = sorted((ROOT / "notebooks/scripts").glob(f"{number}_*.py"))
+    scripts = sorted((ROOT / "notebooks/scripts").glob(f"{number(source)}_*.py"))
     links += [f"[in PyTorch alone](scripts/{script.name})" for script in scripts]
-    decks = sorted((ROOT / "slides").glob(f"{number}_*.md"))
+    decks = sorted((ROOT / "slides").glob(f"{number(source)}_*.md"))
     links += [f"[text of the slides](../slides/{deck.name})" for deck in decks]
     if links:
         yield " · ".join(links)

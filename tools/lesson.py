@@ -24,6 +24,15 @@ def cells(source: Path) -> list[Any]:
     return [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
 
 
+def number(source: Path) -> str:
+    """What a lesson's name begins with: the module's two digits, and a letter if it is the module's second one.
+
+    >>> number(Path("notebooks/src/12b_through_the_night.py"))
+    '12b'
+    """
+    return source.stem.partition("_")[0]
+
+
 def words(text: str) -> list[str]:
     """The words to be read: comments, tags, pictures and the label of a fold are none."""
     unfolded = text.replace(FOLD, "")

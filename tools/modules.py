@@ -1,8 +1,8 @@
 """Which module a test belongs to: said here once, for `make check ONLY=04` and for the table of seconds.
 
-A number in a file's name decides (`test_module_05_zero.py`, `05_zero.ipynb`). Where one file tests every module, the
-number in a test's parameters does (`test_exercises.py::test_a_stub[04.1]`). Only files without a number need a line in
-`FILES`; what has none is "shared".
+A number in a file's name decides (`test_module_05_zero.py`, `05_zero.ipynb`, also `12b_x.ipynb`, a second lesson).
+Where one file tests every module, the number in a test's parameters does (`test_exercises.py::test_a_stub[04.1]`). Only
+files without a number need a line in `FILES`; what has none is "shared".
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ FILES = {  # module: patterns of test files' names, without "test_" and ".py"; t
     "01": ("bridge", "cli_sweep", "costs_*", "decoder", "hardware", "memory_*", "presets*", "viz_anatomy_row"),
     "00": ("ledger", "magic", "pool", "preload", "stacks"),
 }
-_IN_NAME = re.compile(r"(?:^|_)(\d\d)(?=[_.]|$)")
-_IN_PARAMETER = re.compile(r"(?<![\w.])(\d\d)(?=\.\d|_[a-z])")
+_IN_NAME = re.compile(r"(?:^|_)(\d\d)b?(?=[_.]|$)")
+_IN_PARAMETER = re.compile(r"(?<![\w.])(\d\d)b?(?=\.\d|_[a-z])")
 
 
 def module_of(file: str, test: str = "") -> str:
@@ -55,6 +55,8 @@ def module_of(file: str, test: str = "") -> str:
 
     >>> module_of("tests/ranks/test_pipeline.py"), module_of("notebooks/02_collectives.ipynb", "Cell 3")
     ('04', '02')
+    >>> module_of("notebooks/12b_through_the_night.ipynb", "Cell 3")
+    '12'
     >>> module_of("tests/grading/test_exercises.py", "test_a_stub[01.10]"), module_of("tests/unit/test_check.py")
     ('01', 'shared')
     """

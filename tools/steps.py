@@ -25,7 +25,7 @@ NBVAL = (
     "--dist=loadfile",  # a notebook's ranks wait for its kernel most of the time, so two notebooks share the cores
 )
 OWN_TESTS = {"notebooks": "tests/notebooks", "exercises": "tests/grading", "slides": "tests/slides"}
-EDITED = re.compile(r"(notebooks|exercises|slides|course_lib/checks)/(?:\w+/)*(?:module_)?(\d\d)(?=[_./])")
+EDITED = re.compile(r"(notebooks|exercises|slides|course_lib/checks)/(?:\w+/)*(?:module_)?(\d\d)b?(?=[_./])")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,11 @@ from course_lib.costs.model.activations import Recompute, activation_bytes
 from course_lib.costs.model.conventions import Convention, find_convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.states import state_bytes
-from course_lib.gauges.allocated import recompute_layers, saved_bytes
+from course_lib.gauges.allocated import saved_bytes
 from course_lib.gauges.plain_zero import Formats, flat, taken
 from course_lib.gauges.zero_run import ZeroRun, train_in_turn, train_sharded, zero_deviation
 from course_lib.models.decoder import Decoder
+from course_lib.savers.checkpointing import checkpoint_layers
 from course_lib.training.batches import Batch, Batches
 from course_lib.training.step import next_token_loss
 from course_lib.verify.equality import deviation
@@ -109,7 +110,7 @@ def _run_activations(batches: Batches, recompute: Recompute) -> tuple[int, Tenso
     """On a rank: (bytes saved, gradients, seconds)."""
     model = _new_model()
     if recompute == "full":
-        recompute_layers(model)
+        checkpoint_layers(model.layers)
     inputs, targets = batches.shard(0, dist.get_rank(), dist.get_world_size())
     batch = inputs.clone(), targets.clone()  # not a view, which keeps the other ranks' sequences too
     started = time.perf_counter()

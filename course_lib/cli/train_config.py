@@ -14,7 +14,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli import settings, train_context, train_experts, train_sharding
+from course_lib.cli import settings, train_activations, train_context, train_experts, train_sharding
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse
 from course_lib.cli.train_settings import MODELS, PIPELINE, TRAIN
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
@@ -96,6 +96,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     model, folder = _model(values)
     model.check_sequence(values["sequence"])
     train_experts.check(values, model)
+    train_activations.check(values, model, folder)
     return TrainRun(
         model=model,
         folder=folder,

@@ -44,12 +44,16 @@ def check(values: Mapping[str, Any], model: ModelConfig) -> None:
 
 
 def techniques(values: Mapping[str, Any], model: ModelConfig, *, own: bool = True) -> list[Technique]:
-    """What spreads experts over ranks, and what keeps them equally busy.
+    """What spreads experts over ranks.
 
     Ranks along tp share each expert's inner features, as they share a plain block's: that is the same technique.
     A model of transformers, which is not our `own`, has gate and values in one matrix, and keeps it whole along tp.
     """
     cut_inner = own and values["tp"] > 1
     spread = model.n_experts > 1 and (values["ep"] > 1 or cut_inner)
-    balancing = [balanced(float(values["balance"]))] if values["balance"] else []
-    return [*([experts(cut_inner=cut_inner)] if spread else []), *balancing]
+    return [experts(cut_inner=cut_inner)] if spread else []
+
+
+def balancing(values: Mapping[str, Any]) -> list[Technique]:
+    """What keeps experts equally busy, if anything does: it adds to the loss that there is by then."""
+    return [balanced(float(values["balance"]))] if values["balance"] else []

@@ -14,14 +14,12 @@ import torch
 from torch import nn
 
 from course_lib.cli.train_config import TrainRun
-from course_lib.gauges.allocated import recompute_layers
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.models.moe import MoEDecoder
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.initial import drawn
 from course_lib.training.pretrained import Pretrained
 from course_lib.training.safetensors_folder import load_safetensors, save_safetensors
-from course_lib.training.torch_recompute import torch_recompute_layers
 from course_lib.training.trainer import Trainer
 
 EXPORT = "transformers"  # in the folder of a run
@@ -46,14 +44,6 @@ def init_of(run: TrainRun) -> Callable[[Trainer], object]:
         return drawn(init_weight)
     pretrained = Pretrained(run.folder)
     return partial(load_safetensors, folder=run.folder) if pretrained.has_weights else drawn(pretrained.rule())
-
-
-def recompute(run: TrainRun, model: nn.Module) -> None:
-    """Let every layer keep its input alone; layers of `transformers` take arguments by name, as PyTorch's own does."""
-    if run.engine == "own" and isinstance(model, Decoder):
-        recompute_layers(model)
-    else:
-        torch_recompute_layers(model)
 
 
 def export(run: TrainRun, trainer: Trainer) -> None:

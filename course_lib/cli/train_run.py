@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from course_lib import comm
-from course_lib.cli import settings, train_context, train_experts, train_model, train_sharding
+from course_lib.cli import settings, train_activations, train_context, train_experts, train_model, train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
@@ -43,6 +43,7 @@ from course_lib.training.pretrained import Pretrained
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import describe_text, load_text, read_text
+from course_lib.training.torch_recompute import torch_recompute_layers
 from course_lib.training.torch_techniques import check_parts, check_vocabulary, torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
@@ -178,16 +179,13 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
 def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], object]) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1; `init` fills what a rank then has."""
     model = train_model.on_meta(run, device)
-    if run.recompute:
-        train_model.recompute(run, model)
+    if run.recompute and run.engine == "torch":
+        torch_recompute_layers(model)
+    fewer_bytes = train_activations.techniques(run.values)
     if run.ranks == 1:
         with device:  # where a model that is on meta gets its memory
-            return Trainer(
-                model,
-                run.config,
-                apply=train_experts.techniques(run.values, run.model, own=run.folder is None),
-                init=init,
-            )
+            apply = [*fewer_bytes, *train_experts.balancing(run.values)]
+            return Trainer(model, run.config, apply=apply, init=init)
     parallel = run.parallel  # which counts the ranks along ep in dp; in the mesh they are an axis beside it
     mesh = make_mesh(pp=parallel.pp, dp=parallel.dp // parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
     form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
@@ -195,6 +193,7 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
     apply += train_context.techniques(run.values)
     apply += train_experts.techniques(run.values, run.model, own=run.folder is None)
     apply += [stages(run.schedule)] if run.schedule is not None else []
+    apply += [*fewer_bytes, *train_experts.balancing(run.values)]
     if parallel.zero_stage:
         apply += [train_sharding.technique(run.values)]
     elif parallel.shards > 1:

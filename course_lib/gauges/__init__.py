@@ -8,7 +8,7 @@ from course_lib.door import listed_names
 
 if TYPE_CHECKING:
     from course_lib.gauges.acceptance import SweepRow, busbw, sweep_all_reduce, sweep_table
-    from course_lib.gauges.allocated import recompute_layers, saved_bytes
+    from course_lib.gauges.allocated import saved_bytes
     from course_lib.gauges.flight import first_difference, flight_calls, with_named_groups, write_for_torchfrtrace
     from course_lib.gauges.own_work import Straggler, stragglers
     from course_lib.gauges.run_log import Alarm, LoggedStep, alarms, read_run

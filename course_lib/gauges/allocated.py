@@ -5,15 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.comm import rooms
-from course_lib.models.decoder import Decoder
 from course_lib.training.step import storage_bytes
 
 
@@ -58,39 +55,3 @@ def _given(work: Callable[[], object]) -> list[int]:
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     del result
     return [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-
-
-class _Recomputed(torch.autograd.Function):
-    """A layer that keeps its input alone and runs its forward pass once more in backward.
-
-    What `torch.utils.checkpoint.checkpoint` does, whose first call imports PyTorch's compiler: a second on each rank.
-    Source: Chen et al. 2016, section 3.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, run: Callable[[Tensor, Tensor], Tensor], _: Tensor, x: Tensor, angles: Tensor) -> Tensor:
-        ctx.run = run
-        ctx.save_for_backward(x, angles)
-        return run(x, angles)  # autograd records nothing in here
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor | None, None]:
-        x, angles = ctx.saved_tensors
-        x = x.detach().requires_grad_(ctx.needs_input_grad[2])
-        with torch.enable_grad():
-            y = ctx.run(x, angles)
-        torch.autograd.backward(y, gradient)  # adds to the gradients of the layer's weights
-        return None, None, x.grad, None
-
-
-def recompute_layers(model: Decoder) -> None:
-    """Let every layer keep its input alone."""
-    for layer in model.layers:
-        layer.forward = partial(_recomputed, layer, layer.forward)
-
-
-def _recomputed(layer: nn.Module, run: Callable[[Tensor, Tensor], Tensor], x: Tensor, angles: Tensor) -> Tensor:
-    """Autograd asks a function's inputs whether backward has to come; weights are none, so one more speaks for them."""
-    trained = torch.empty(0, requires_grad=any(p.requires_grad for p in layer.parameters()))
-    result: Tensor = _Recomputed.apply(run, trained, x, angles)
-    return result

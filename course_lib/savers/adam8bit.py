@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from course_lib.savers.codebook import decode, encode
 from course_lib.savers.dynamic_levels import dynamic_levels
 
-BLOCK = 256
-SMALLEST = 4096  # numbers of a tensor whose moments are codes
+_BLOCK = 256
+_SMALLEST = 4096  # numbers of a tensor whose moments are codes
 
 
 class AdamW8bit(Optimizer):
@@ -34,7 +34,7 @@ class AdamW8bit(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        smallest: int = SMALLEST,
+        smallest: int = _SMALLEST,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.smallest = smallest
@@ -75,14 +75,14 @@ class AdamW8bit(Optimizer):
         kept: Tensor = state[kind]
         if f"{kind} scales" not in state:
             return kept
-        return decode(kept.flatten(), state[f"{kind} scales"], _levels(kind, parameter), BLOCK).view(parameter.shape)
+        return decode(kept.flatten(), state[f"{kind} scales"], _levels(kind, parameter), _BLOCK).view(parameter.shape)
 
     def _keep(self, parameter: Tensor, kind: str, moment: Tensor) -> None:
         state = self.state[parameter]
         if parameter.numel() < self.smallest:
             state[kind] = moment
             return
-        codes, state[f"{kind} scales"] = encode(moment, _levels(kind, parameter), BLOCK)
+        codes, state[f"{kind} scales"] = encode(moment, _levels(kind, parameter), _BLOCK)
         state[kind] = codes.view(parameter.shape)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -19,14 +19,14 @@ _DECADES = 7
 
 @cache
 def dynamic_levels(*, signed: bool) -> Tensor:
-    """The table in rising order. Shapes: -> float32 (256,)."""
+    """The table in rising order, the same whatever PyTorch's default dtype is. Shapes: -> float32 (256,)."""
     positive: list[Tensor] = []
     for decade in range(_DECADES):
         n_levels = 2**decade if signed else 2 ** (decade + 1)
-        edges = torch.linspace(0.1, 1, n_levels + 1)
+        edges = torch.linspace(0.1, 1, n_levels + 1, dtype=torch.float32)
         middles = (edges[:-1] + edges[1:]) / 2
         positive.append(middles * 10.0 ** (decade - _DECADES + 1))
     of_decades = torch.cat(positive)
-    ends = torch.tensor([0.0, 1.0])
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float32)
     found = [of_decades, ends, *([-of_decades] if signed else [])]
     return torch.cat(found).sort().values

@@ -18,8 +18,8 @@ from course_lib.savers.frozen_map import FrozenMap, device_of, dtype_beside, pla
 from course_lib.savers.quantised_linear import NF4Linear
 from course_lib.savers.targets import replace_linears
 
-OUTPUTS = ("layers.*.attention.k_proj", "layers.*.attention.v_proj")
-INPUTS = ("layers.*.ffn.down_proj",)
+_OUTPUTS = ("layers.*.attention.k_proj", "layers.*.attention.v_proj")
+_INPUTS = ("layers.*.ffn.down_proj",)
 
 
 class IA3Linear(nn.Module):
@@ -48,7 +48,7 @@ class IA3Linear(nn.Module):
         return plain_map((weight * self.factors[:, None]).to(weight.dtype), scaled)
 
 
-def add_ia3(model: nn.Module, outputs: Sequence[str] = OUTPUTS, inputs: Sequence[str] = INPUTS) -> nn.Module:
+def add_ia3(model: nn.Module, outputs: Sequence[str] = _OUTPUTS, inputs: Sequence[str] = _INPUTS) -> nn.Module:
     """Freeze a model, and let it train a factor for each output, or input, of the maps that these patterns name.
 
     Raises: ValueError for a pattern that names no linear map.

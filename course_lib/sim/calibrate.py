@@ -9,36 +9,41 @@ from collections.abc import Sequence
 from typing import Any
 
 from course_lib.sim.constants import Constants
-from course_lib.sim.fit import fit
-from course_lib.sim.published import published_rows, published_runs
+from course_lib.sim.fit import errors, fit
+from course_lib.sim.published import later_runs, published_rows, published_runs
 from course_lib.sim.report import (
     COLUMNS,
     ablation_records,
+    later_records,
     memory_records,
     noise_record,
     order_records,
     three_row_records,
     time_records,
 )
-from course_lib.sim.validate import interval, tests
+from course_lib.sim.table import table_of
+from course_lib.sim.validate import interval, tests, unseen
 
 
 def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
-    """The constants, with intervals from left-out sources and stacks, and the error table.
+    """The constants, with intervals from left-out sources and stacks and from later sources, and the error table.
 
     Cost: about 200 fits of a second or less.
     """
     runs = published_runs()
     found = tests(runs)
-    sources, stacks = [run.source for run in runs], [run.software.stack for run in runs]
+    values, later = fit(runs), later_runs()
+    of_later = errors(table_of(later), values)
+    kinds = unseen(runs, found, later, of_later)
     constants = Constants(
-        values=fit(runs),
-        known=interval(found["sources"], sources),
-        unknown=interval(found["stacks"], stacks),
-        fitted_on=f"{len(runs)} runs of {len(set(sources))} sources",
+        values=values,
+        known=interval(*kinds["known stacks"]),
+        unknown=interval(*kinds["unknown stacks"]),
+        fitted_on=f"{len(runs)} runs of {len({run.source for run in runs})} sources",
     )
     records = [
         *time_records(runs, found),
+        *later_records(later, of_later, kinds),
         *three_row_records(runs, found["sources"]),
         *memory_records(published_rows()),
         noise_record(runs),

@@ -15,8 +15,10 @@ from course_lib.units import GB
 
 _FILE = Path(__file__).parent / "data" / "gpus.yaml"
 _BITS = 1e9 / 8  # bytes/s of a Gb/s
-_CARDS = re.compile(r"(\d+)\s*[x×]\s*(\d+)\s*Gb(?:/s|ps|it/s)", re.IGNORECASE)
-_ONE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])b(?:/s|ps|it/s)", re.IGNORECASE)
+_RATE = r"(\d+(?:\.\d+)?)\s*([GT])([Bb])(?:/s|ps|it/s)"  # 400 Gb/s, 3.2 Tb/s, 400 Gbps; a large B counts bytes
+_CARDS = re.compile(r"(\d+)\s*[x×]\s*" + _RATE)
+_ONE = re.compile(_RATE)
+_INSIDE = re.compile(r"nvlink|nvswitch|nvl\d|xgmi|infinity fabric|pcie", re.IGNORECASE)
 _MEMORY = re.compile(r"(\d+)-?gb\b")
 _DRIVER = 1.065  # bytes that a driver reports of a printed GB: somewhat less than a GiB
 
@@ -59,17 +61,29 @@ def _memory(found: dict[str, Any], printed_gb: int | None) -> float:
 def network_of(gpu: str, interconnect: str, gpus_per_node: int) -> float | None:
     """Bytes/s of one GPU's share of its node's network, as a text states it; None if it does not.
 
+    What is said of wires inside a node, as NVLink's rate, is no network. A rate is a node's, unless it is of several
+    cards or of a GPU.
+
     >>> network_of("A100", "DGX A100, 8x200 Gb/s HDR InfiniBand", 8), network_of("H100", "400 Gb/s RDMA per GPU", 8)
     (25000000000.0, 50000000000.0)
+    >>> network_of("H100", "NVLink 900 GB/s + 8x50 GB/s InfiniBand", 8)
+    50000000000.0
     """
     own = [part for part in interconnect.split(";") if gpu.split("-")[0] in part]
     text = next((part for part in own if _ONE.search(part)), "" if own else interconnect)
-    if cards := _CARDS.search(text):
-        return int(cards[1]) * int(cards[2]) * _BITS / gpus_per_node
-    if one := _ONE.search(text):
-        gigabits = float(one[1]) * (1000 if one[2] in "Tt" else 1)
-        return gigabits * _BITS / (1 if "per gpu" in text.lower() else gpus_per_node)
+    clauses = [part for part in re.split(r"[,;+]", text) if not _INSIDE.search(part)]
+    for clause in clauses:
+        if cards := _CARDS.search(clause):
+            return int(cards[1]) * _bytes_per_s(*cards.groups()[1:]) / gpus_per_node
+    for clause in clauses:
+        if one := _ONE.search(clause):
+            return _bytes_per_s(*one.groups()) / (1 if "per gpu" in clause.lower() else gpus_per_node)
     return None
+
+
+def _bytes_per_s(number: str, size: str, unit: str) -> float:
+    """Of a rate as it is printed."""
+    return float(number) * (1000 if size == "T" else 1) * (GB if unit == "B" else _BITS)
 
 
 @cache

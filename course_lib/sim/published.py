@@ -12,7 +12,7 @@ from course_lib.errors import four_parts
 from course_lib.sim.runs import Run, read_run
 
 _DATA = Path(__file__).parent / "data"
-_FILE, MEMORY = _DATA / "published.json", _DATA / "measured_memory.json"
+_FILE, _LATER, MEMORY = (_DATA / f"{name}.json" for name in ("published", "later", "measured_memory"))
 
 
 def read_rows(path: Path, operation: str) -> list[Any]:
@@ -58,6 +58,12 @@ def memory_runs() -> tuple[Run, ...]:
 def published_runs() -> tuple[Run, ...]:
     """The training runs among them that have a measured step and can be predicted."""
     return tuple(measured_runs(row for row in published_rows() if row["kind"] == "training"))
+
+
+@cache
+def later_runs() -> tuple[Run, ...]:
+    """Training runs of sources that were read after the constants had been fitted: these have never seen them."""
+    return tuple(measured_runs(read_rows(_LATER, "later runs")))
 
 
 def _with_source(row: Any, sources: Mapping[str, Any]) -> Any:

@@ -263,7 +263,7 @@ def _step_s(
     if per_gpu := number(measured, "tokens_per_s_per_gpu"):
         return tokens / (per_gpu * gpus)
     said = str(row.get("flops_convention") or "").lower()
-    repeated = RECOMPUTE[policy["recompute"]] == "full" and "recompute" in said
+    repeated = RECOMPUTE[policy["recompute"]] == "full" and ("recompute" in said or "hardware" in said)
     causal = "halved" in said and "not halved" not in said
     flops = tokens * training_flops(
         model, sequence=policy["sequence"], recompute="full" if repeated else "none", causal=causal

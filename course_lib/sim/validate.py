@@ -107,6 +107,38 @@ def interval(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
     return float(np.exp(low)), float(np.exp(high))
 
 
+class Seen(NamedTuple):
+    """Errors of runs that the constants used for them had not seen, and whose runs they are."""
+
+    logs: Errors
+    groups: list[str]
+
+    def and_of(self, other: Seen) -> Seen:
+        """Both together."""
+        return Seen(np.concatenate([self.logs, other.logs]), self.groups + other.groups)
+
+
+def unseen(
+    runs: Sequence[Run], errors_of: Mapping[str, Errors], later: Sequence[Run], of_later: Errors
+) -> dict[str, Seen]:
+    """By what is known of a run's software: a stack that was fitted, whose source is left out; or none that was.
+
+    `errors_of` are those of `tests` on the fitted `runs`, `of_later` those of the constants on sources that came later.
+    """
+    fitted = {run.software.stack for run in runs}
+    known = np.array([run.software.stack in fitted for run in later])
+    sources = [run.source for run in later]
+    of_stacks = [run.software.stack or "" for run in runs]
+    return {
+        "known stacks": Seen(errors_of["sources"], [run.source for run in runs]).and_of(
+            Seen(of_later[known], [name for name, there in zip(sources, known, strict=True) if there])
+        ),
+        "unknown stacks": Seen(errors_of["stacks"], of_stacks).and_of(
+            Seen(of_later[~known], [name for name, there in zip(sources, known, strict=True) if not there])
+        ),
+    }
+
+
 def coverage(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
     """The share of rows, and the mean share of groups, within an interval made from the other groups alone."""
     inside = np.zeros(len(logs), dtype=bool)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from course_lib.training.batches import Batch, Batches
     from course_lib.training.context_technique import context
     from course_lib.training.expert_technique import experts
+    from course_lib.training.loss_technique import chunked_loss
     from course_lib.training.pacing import pace
+    from course_lib.training.recompute_technique import recompute
     from course_lib.training.sampler import DistributedSampler
     from course_lib.training.sharded_checkpoint import load_pieces, save_pieces
     from course_lib.training.sharding import fully_shard, zero

@@ -22,6 +22,7 @@ def balanced(factor: float) -> Technique:
     """
 
     def apply(setup: Setup) -> None:
+        setup.begin("balanced")
         mixtures = mixtures_of(setup.model)
         if not mixtures:
             rule, way_out = "what is balanced is the load of experts", "give a MoEDecoder, or leave it out"

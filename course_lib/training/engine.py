@@ -30,6 +30,7 @@ class Ends:
     summed: Callable[[float], float] = lambda loss: loss  # a share's loss, of what this rank has of it
     told: Callable[[Tensor], None] = lambda inputs: None  # hears of the inputs before each forward
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # forward and backward of a batch
+    factor: Callable[[], float] = lambda: 1.0  # of the loss that is differentiated; `around` takes it away again
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # of all micro-batches but the last
     in_step: bool = False  # each micro-batch makes ranks talk, so that all must have equally many
     updated: Callable[[], None] = lambda: None  # hears when the optimizer has changed the weights

@@ -16,7 +16,18 @@ from course_lib.parallel.table.local import Local, own_part
 from course_lib.parallel.table.mesh import joined
 from course_lib.training.engine import Engine
 
-ORDER = (("tensor",), ("context",), ("experts",), ("stages",), ("replicate", "zero", "fully_shard"))  # one of each
+ORDER = (  # one of each
+    ("tensor",),
+    ("context",),
+    ("experts",),
+    ("stages",),
+    ("autocast",),
+    ("recompute",),
+    ("chunked_loss",),
+    ("balanced",),
+    ("replicate", "zero", "fully_shard"),
+    ("scaled_loss",),
+)
 
 
 @dataclass
@@ -32,15 +43,16 @@ class Setup:
     engine: Engine
     skeleton: nn.Module
     shared: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer  # what the ranks make of the trainer's
-    applied: dict[str, str] = field(default_factory=dict)  # technique -> the axis that it uses
+    applied: dict[str, str] = field(default_factory=dict)  # technique -> the axis that it uses, "" for none
+    shares_positions: bool = False  # between blocks each rank along "tp" has some positions of a sequence
     shared_sequence: SharedSequence | None = None  # what `context` has the ranks along its axis share
 
-    def begin(self, name: str, axis: str) -> None:
-        """Note that a technique uses an axis.
+    def begin(self, name: str, axis: str = "") -> None:
+        """Note that a technique uses an axis, if it is one that ranks share.
 
         Raises: ValueError if it comes after one that must come later, or a second time, or if there is no such axis.
         """
-        if self.local.mesh is None or axis not in self.local.layout.sizes:
+        if axis and (self.local.mesh is None or axis not in self.local.layout.sizes):
             values, way_out = f"no axis {axis!r} in the mesh", f"give Trainer mesh=make_mesh({axis}=…)"
             raise ValueError(four_parts(name, values, "a technique runs along one axis of a mesh", way_out))
         place = {technique: number for number, techniques in enumerate(ORDER) for technique in techniques}

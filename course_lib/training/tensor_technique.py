@@ -13,7 +13,6 @@ from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.cutting import AXIS, TensorParallel
 from course_lib.parallel.tensors.dropout import spread_dropout
-from course_lib.parallel.tensors.partitioned import partition_inputs
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.region import SEQUENCE, Region, SequenceParallel
 from course_lib.parallel.tensors.styles import Plan, styles_of
@@ -27,20 +26,16 @@ def tensor(
     plan: Plan | None = None,
     *,
     sequence_parallel: SequenceParallel | None = None,
-    partition_activations: bool = False,
     algorithm: str = "ring",
 ) -> Technique:
     """The ranks along "tp" share the modules that `plan` names, by default that of `plan_for`.
 
     With `sequence_parallel` they also share what lies between the blocks, each with some positions of the sequence;
-    "keep" keeps a block's gathered input for backward, "regather" gathers it again there. With `partition_activations`
-    each rank keeps a piece of what all have, a layer's input (`parallel.tensors.partitioned`): for layers that are
-    recomputed.
+    "keep" keeps a block's gathered input for backward, "regather" gathers it again there.
 
     Cost: `course_lib.costs.comm.tensor`.
     Raises: ValueError for another form of sequence parallelism, and, the same on all ranks, for a plan that does not
-        fit the model, for sequence parallelism of another model than a decoder whose vocabulary is cut, and for
-        partitioned activations with sequence parallelism or of another model.
+        fit the model, and for sequence parallelism of another model than a decoder whose vocabulary is cut.
     """
     if sequence_parallel not in (None, *get_args(SequenceParallel)):
         rule = "a block's gathered input is kept until backward, or gathered again there"
@@ -61,8 +56,7 @@ def tensor(
             _cut_logits(setup.engine.ends, operators, cutting.words, cutting.vocab_size)
         if sequence_parallel:
             _spread(model, local.layout, region, setup.engine.ends, cutting.words)
-        if partition_activations:
-            _partition(model, region)
+            setup.shares_positions = True
 
     return apply
 
@@ -78,15 +72,6 @@ def _cut_logits(ends: Ends, operators: Operators, words: range, vocab_size: int)
         return operators.gathered(logits, -1, vocab_size)
 
     ends.loss, ends.whole = loss, whole
-
-
-def _partition(model: nn.Module, region: Region) -> None:
-    """Let each rank keep a piece of every layer's input."""
-    if region.sequence_parallel or not isinstance(model, Decoder):
-        values = f"partition_activations of a {type(model).__name__}, sequence_parallel={region.sequence_parallel!r}"
-        rule = "pieces are cut from a decoder layer's input where all ranks have it whole"
-        raise ValueError(four_parts("tensor", values, rule, "leave it out: under sequence parallelism it is a piece"))
-    partition_inputs(model.layers, region.operators)
 
 
 def _spread(model: nn.Module, layout: Layout, region: Region, ends: Ends, words: range | None) -> None:

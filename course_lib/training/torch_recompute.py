@@ -1,4 +1,4 @@
-"""Recompute by PyTorch's own API, to use and to compare with `gauges.allocated.recompute_layers`."""
+"""Recompute by PyTorch's own API, to use and to compare with `savers.checkpointing`."""
 
 from __future__ import annotations
 

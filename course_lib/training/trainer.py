@@ -120,7 +120,7 @@ class Trainer:
         self.engine.check_rows(rows)
         parts = self.engine.cut(mine)
         averaged_over = prod(local.size(axis) for axis in local.layout.averaged)
-        weight = averaged_over / sum(counts)
+        weight = averaged_over * self.engine.ends.factor() / sum(counts)
         summed = 0.0
 
         def loss(output: Tensor, number: int) -> Tensor:

@@ -2,8 +2,8 @@
 # # Exercises 09: long contexts and experts
 #
 # [Lesson 09](../../notebooks/09_long_contexts_and_experts.ipynb) cut a sequence over several ranks, and then spread experts over them. Here you
-# write both yourself: the merge of two softmaxes, a ring that carries keys and values round, and the tokens'
-# way to their experts and back. One exercise is a file of your own, without this course. If you have one hour, do 09.2, 09.3 and 09.8.
+# write both yourself: the merge of two softmaxes, a ring that carries keys and values round and brings their gradients home, and the tokens'
+# way to their experts and back. Two exercises are files of your own, without this course. If you have one hour, do 09.2, 09.3 and 09.8.
 
 # %% [markdown]
 # ## How to work
@@ -203,7 +203,216 @@ def ring_attention(q, k, v, positions):
 check("09.3", ring_attention)
 # hint("09.3")
 
-# ===== below this line: exercises 09.7 and later (joined at the end) =====
+# %% [markdown]
+# ## 09.4
+#
+# *Write · hard · core · 60 minutes.* **You learn** to bring gradients home that were made on other ranks.
+#
+# In forward a rank used the keys of all others and kept none of them. For backward they have to go round once more. But now something
+# comes of it for their owner. A key has been seen by queries on many ranks, and each of them has a term of its gradient. So this gradient
+# travels with the key: it begins with zeros, and each rank adds its term before it passes both on. With four ranks, this
+# happens to the keys of rank 2:
+#
+# ```text
+#             step 0    step 1    step 2    step 3    at last
+# keys        rank 2    rank 3    rank 0    rank 1    -
+# gradient    rank 2    rank 3    rank 0    rank 1    rank 2
+# terms of    q of 2    q of 3    q of 0    q of 1
+# ```
+#
+# After the last term the keys are no longer needed, and their gradient is one hop from home. So it makes a hop more than they do.
+
+# %% [markdown]
+# What does one block give backward? A softmax divides by a sum over *all* keys, and a rank has only some of them. It can do its part if
+# it knows two numbers for each query.
+#
+# The first is `lse`, which forward has kept: the logarithm of the sum of exp(score) over all keys that the query sees. So exp(score - lse) is
+# what a key weighs in the whole softmax, whichever block it is in.
+#
+# The second is a mean. If a score grows, its key weighs more and all others less. So the gradient of a score is its weight times the
+# difference of two numbers: the gradient of this weight, and the mean of that over all keys, weighed. It looks as if this mean needed messages of its own. But the
+# gradient of a weight is the product of `gradient` with a value, and the weighed mean of the values is `out`. So the mean is the
+# product of `gradient` with `out`, of the same query, and both are at home.
+
+# %% [markdown]
+# `gradient` is that of the output of this rank's positions. `positions`, the scores, and what a query sees are those of 09.3.
+#
+# **Target:** the gradients of this rank's q, k and v, as one device has them. A rank sends to the next one alone. Keys and values make p - 1
+# hops, and their gradients p at most.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_backward(q, k, v, out, lse, gradient, positions):
+    """Return three tensors: the gradients of q, k and v, each (heads, n, D).
+
+    q, k, v, out, gradient: (heads, n, D), lse: (heads, n), those of this rank's n positions.
+    positions: for each rank a list of its positions in the text.
+    """
+    ### BEGIN SOLUTION
+    rank, p, root = dist.get_rank(), dist.get_world_size(), q.shape[-1] ** 0.5
+    mine = torch.tensor(positions[rank]).unsqueeze(-1)
+    mean = (gradient * out).sum(-1, keepdim=True)
+    both = torch.stack([k, v])
+    of_q, of_both = torch.zeros_like(q), torch.zeros_like(both)
+
+    def hop(x, coming):
+        into = x.new_empty(2, len(q), len(positions[coming]), q.shape[-1])
+        receiving = comm.irecv(into, (rank - 1) % p)
+        comm.isend(x, (rank + 1) % p).wait()
+        receiving.wait()
+        return into
+
+    for step in range(p):
+        source, coming = (rank - step) % p, (rank - step - 1) % p
+        keys, values = both
+        hidden = mine < torch.tensor(positions[source])
+        scores = (q @ keys.mT / root).masked_fill(hidden, -torch.inf)
+        weights = (scores - lse.unsqueeze(-1)).exp()
+        of_scores = weights * (gradient @ values.mT - mean) / root
+        of_q += of_scores @ keys
+        of_both += torch.stack([of_scores.mT @ q, weights.mT @ gradient])
+        if step < p - 1:
+            both = hop(both, coming)
+        if p > 1:
+            of_both = hop(of_both, coming)
+    return of_q, of_both[0], of_both[1]
+    ### END SOLUTION
+
+
+check("09.4", ring_backward)
+# hint("09.4")
+
+# %% [markdown]
+# ## 09.5
+#
+# *Write · medium · core · 35 minutes.* **You learn** to share packed documents so that every rank has the same work, and to put them together again.
+#
+# Under a causal mask a late query has more keys to see than an early one. **Zigzag** order evens that out: cut a document into 2p pieces, and
+# rank r of p gets piece r and piece 2p - 1 - r, an early and a late one.
+#
+# Training rows often hold several documents, one behind the other, and a query sees its own document alone. Take documents of 2 and of 6 tokens
+# on two ranks. Zigzag over the whole row gives rank 0 tokens 0, 1, 6 and 7. These have 1, 2, 5 and 6 keys to see, 14 in all, and rank 1 has
+# only 10. So each document is cut by itself. With two documents of four tokens it looks like this:
+#
+# ```text
+# row       0  1  2  3  |  4  5  6  7
+# rank 0    0        3     4        7     held  0 3 4 7    angles  0 3 0 3
+# rank 1       1  2           5  6        held  1 2 5 6    angles  1 2 1 2
+# ```
+#
+# Note the two kinds of numbers. `held` says which tokens of the row a rank has, and `angles` where each of them stands in its own document, as
+# rotary embedding wants to know.
+
+# %% [markdown]
+# **Target:** four lists, for any lengths and any number of ranks.
+#
+# | name | what it has |
+# | --- | --- |
+# | `held` | for each rank the tokens of the row that it has: document after document, of each its early piece and then its late one |
+# | `angles` | for each of these the position in its document |
+# | `back` | the way back: if `gathered` has the tokens of rank 0, then those of rank 1, and so on, `gathered[back]` is the row |
+# | `pairs` | for each rank how many pairs of a query and a key it computes, its own key included |
+#
+# A document's 2p pieces are those of `torch.tensor_split`. If it is very short, some of them are empty.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def zigzag(lengths, p):
+    """Return four lists: held, angles, back and pairs.
+
+    lengths: the number of tokens of each document. p: the number of ranks.
+    """
+    ### BEGIN SOLUTION
+    held, angles, start = [[] for _ in range(p)], [[] for _ in range(p)], 0
+    for length in lengths:
+        pieces = torch.arange(length).tensor_split(2 * p)
+        for rank in range(p):
+            mine = [*pieces[rank].tolist(), *pieces[2 * p - 1 - rank].tolist()]
+            angles[rank] += mine
+            held[rank] += [start + position for position in mine]
+        start += length
+    gathered = torch.tensor([token for mine in held for token in mine])
+    pairs = [sum(position + 1 for position in mine) for mine in angles]
+    return held, angles, gathered.argsort().tolist(), pairs
+    ### END SOLUTION
+
+
+check("09.5", zigzag)
+# hint("09.5")
+
+# %% [markdown]
+# ## 09.6
+#
+# *Write · hard · useful · 45 minutes.* **You learn** to turn positions into heads and back, and what becomes of a kv head that two ranks need.
+#
+# In Ulysses' way ranks share positions everywhere but in attention, and in attention they share heads. So q, k and v travel first: each rank gets all
+# positions of its own heads. Then attention there is that of one device, and the output travels back.
+#
+# A model has A heads of queries and K of keys and values, and query head h reads kv head h // (A // K). Rank r works on part r of the query
+# heads, as `torch.arange(A).tensor_split(p)` cuts them. With 6 query heads, 2 kv heads and four ranks:
+#
+# ```text
+#          query heads   kv heads that these read
+# rank 0   0 1           0
+# rank 1   2 3           0 1
+# rank 2   4             1
+# rank 3   5             1
+# ```
+#
+# Nobody has a kv head for itself here. So each is sent to every rank that reads it, and every one of these ranks finds a term of its gradient.
+
+# %% [markdown]
+# `positions` says which positions each rank has, as in 09.3, and `gradient` is that of the output. `comm.all_to_all_uneven(outgoing, shapes)` sends
+# `outgoing[j]` to rank j, and `shapes[j]` is the shape that you expect from rank j. For attention you may take PyTorch's own,
+# `torch.nn.functional.scaled_dot_product_attention`, and its backward. Scores are divided by the root of D, and a query sees its own position and those
+# before it.
+#
+# **Target:** the output of this rank's positions, and the gradients of its q, k and v, as one device has them. To each rank travel the
+# heads that it works on, and the kv heads that these read, each once.
+
+
+# %% nbgrader={"grade": false, "grade_id": "09-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ulysses(q, k, v, gradient, positions):
+    """Return four tensors: the output, and the gradients of q, k and v.
+
+    q, gradient: (A, n, D), k, v: (K, n, D), all heads of this rank's n positions.
+    positions: for each rank a list of its positions in the text.
+    """
+    ### BEGIN SOLUTION
+    rank, p, D = dist.get_rank(), dist.get_world_size(), q.shape[-1]
+    heads = torch.arange(len(q)).tensor_split(p)
+    group = len(q) // len(k)
+    kv_heads = [(own // group).unique() for own in heads]
+    order = torch.tensor([at for mine in positions for at in mine]).argsort()
+
+    def to_heads(x, spans):
+        shapes = [(len(spans[rank]), len(mine), D) for mine in positions]
+        came = comm.all_to_all_uneven([x[span] for span in spans], shapes)
+        return torch.cat(came, 1)[:, order]
+
+    def to_positions(x, spans, like):
+        shapes = [(len(span), len(positions[rank]), D) for span in spans]
+        whole = torch.zeros_like(like)
+        came = comm.all_to_all_uneven([x[:, mine] for mine in positions], shapes)
+        for span, part in zip(spans, came, strict=True):
+            whole[span] += part
+        return whole
+
+    pairs = (q, heads), (k, kv_heads), (v, kv_heads)
+    mine = [to_heads(*pair).requires_grad_() for pair in pairs]
+    reads = heads[rank] // group - kv_heads[rank][0]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        mine[0], mine[1][reads], mine[2][reads], is_causal=True
+    )
+    gradients = torch.autograd.grad(out, mine, to_heads(gradient, heads))
+    output = to_positions(out.detach(), heads, q)
+    of_three = [to_positions(x, spans, like) for x, (like, spans) in zip(gradients, pairs, strict=True)]
+    return output, *of_three
+    ### END SOLUTION
+
+
+check("09.6", ulysses)
+# hint("09.6")
 
 # %% [markdown]
 # ## 09.7
@@ -531,6 +740,140 @@ def find_wrong(lines):
 
 check("09.10", find_wrong)
 # hint("09.10")
+
+# %% [markdown]
+# ## 09.11
+#
+# *Own file · hard · core · 50 minutes.* **You learn** to train on sequences that several ranks share, with nothing but PyTorch.
+#
+# Write a script for `torchrun` that trains the small Llama below. Each rank reads some positions of every sequence, and gathers keys and
+# values. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict from which every process starts |
+# | `batches` | for each step a pair, `tokens` and `labels`, both (2, 17) |
+# | `positions` | for each rank a list of the positions that it reads, from 0 to 15, equally many on each |
+# | `optimizer`, `rate` | the optimizer's name in `torch.optim`, and its learning rate |
+#
+# The first 16 tokens of a row are read, and position i is to guess label i + 1. A label of -100 does not count, as
+# `F.cross_entropy` has it. So ranks have different numbers of labels to guess, perhaps none. On one device, attention is this:
+#
+# ```python
+# q, k = rotated(q, torch.arange(16)), rotated(k, torch.arange(16))
+# return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+# ```
+
+# %% [markdown]
+# The loss of a batch is the mean over **all its labels that count**, on whichever rank they are. A rank's share of it is what its own
+# positions add: the shares of all ranks add up to the loss. At the end each rank saves a dict as `answer-0.pt`, `answer-1.pt` and so on: under `weights` the
+# model's state dict, and under `losses` and `shares` a number for each batch, before its step.
+#
+# PyTorch has a `context_parallel` of its own, but in release 2.13 it does not run on CPUs. What does run is
+# `all_gather_single_autograd(x, dim, group)`. It puts the ranks' parts one behind the other along `dim`, and its backward is a
+# reduce-scatter.
+#
+# **Target:** the weights of one device, with SGD and with AdamW. In each layer a rank gathers its keys and values once, two heads of each, and
+# their gradients come back once. In each step the gradients of the weights are summed over the ranks once. Besides that, only losses travel.
+#
+# To start it yourself, run `save_script("09.11", shared_sequences)`. [The script of lesson 09](../../notebooks/scripts/09_long_contexts.py) does the same
+# under FSDP, for one fixed order of positions.
+
+# %% nbgrader={"grade": false, "grade_id": "09-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+shared_sequences = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._functional_collectives import all_gather_single_autograd
+from torch.nn import functional as F
+
+WORDS, WIDTH, INNER, HEADS, KV_HEADS, DIM, LAYERS = 42, 20, 28, 6, 2, 4, 2
+
+
+def rotated(x, positions):
+    a, b = x.chunk(2, dim=-1)
+    angle = positions[:, None] / 100 ** (torch.arange(DIM // 2).double() / (DIM // 2))
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def attention(q, k, v, positions):
+    # q is (B, 6, n, 4), k and v are (B, 2, n, 4), positions are those of the task.
+    ### BEGIN SOLUTION
+    mine, theirs = torch.tensor(positions[dist.get_rank()]), torch.tensor(positions).flatten()
+    q, k = rotated(q, mine), rotated(k, mine)
+    k, v = (all_gather_single_autograd(x.contiguous(), 2, dist.group.WORLD) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mine[:, None] >= theirs, enable_gqa=True)
+    ### END SOLUTION
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.o = nn.Linear(WIDTH, HEADS * DIM, bias=False), nn.Linear(HEADS * DIM, WIDTH, bias=False)
+        self.k, self.v = (nn.Linear(WIDTH, KV_HEADS * DIM, bias=False) for _ in range(2))
+        self.up, self.down = nn.Linear(WIDTH, INNER, bias=False), nn.Linear(INNER, WIDTH, bias=False)
+
+    def forward(self, x, positions):
+        read = self.norm1(x)
+        q, k, v = (one(read).unflatten(-1, (-1, DIM)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        x = x + self.o(attention(q, k, v, positions).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, tokens, positions):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, positions)
+        return self.head(self.norm(x))
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    task = torch.load(f"{folder}/task.pt")
+    positions = task["positions"]
+    model = Model().double()
+    model.load_state_dict(task["weights"])
+    optimizer = getattr(torch.optim, task["optimizer"])(model.parameters(), lr=task["rate"])
+    ### BEGIN SOLUTION
+    mine, losses, shares = positions[rank], [], []
+    for tokens, labels in task["batches"]:
+        inputs, targets = tokens[:, :-1], labels[:, 1:]  # shift first, then cut
+        logits = model(inputs[:, mine], positions)
+        total = F.cross_entropy(logits.flatten(0, 1), targets[:, mine].flatten(), reduction="sum")
+        loss = total / (targets != -100).sum()  # of all ranks
+        loss.backward()
+        for weight in model.parameters():
+            dist.all_reduce(weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        shares.append(loss.item())
+        whole = loss.detach()
+        dist.all_reduce(whole)
+        losses.append(whole.item())
+    answer = {"weights": model.state_dict(), "losses": losses, "shares": shares}
+    torch.save(answer, f"{folder}/answer-{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()  # who left first would cut the connections of those who still work
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("09.11", shared_sequences)
+# hint("09.11")
 
 # %% [markdown]
 # ## 09.12

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Exercises 12: on the cluster
 #
-# [Lesson 12](../../notebooks/12_on_the_cluster.ipynb) stood before jobs that would not start, hung, were slow or died. Here you write the
-# tools that answer, and half of them are files of your own that run without this course. If you have one hour, do 12.3, 12.7 and 12.9.
+# [Lesson 12](../../notebooks/12_on_the_cluster.ipynb) stood before jobs that would not start, hung or were slow, and
+# [12b](../../notebooks/12b_through_the_night.ipynb) before those that died or computed something wrong. Here you write the tools that
+# answer, and half of them are files of your own that run without this course. If you have one hour, do 12.3, 12.7 and 12.9.
 
 # %% [markdown]
 # ## How to work

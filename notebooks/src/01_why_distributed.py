@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from course_lib import comm, costs, predict, run_ranks, score, viz
 from course_lib.costs import GB, LLAMA_3_1_8B, ModelConfig, ParallelConfig, load_device, load_model
-from course_lib.gauges import recompute_layers, saved_bytes
+from course_lib.gauges import saved_bytes
 from course_lib.training import Decoder
 
 # %%
@@ -686,8 +686,10 @@ for name, nbytes in found.items():
 # %%
 import copy
 
+from course_lib.savers.checkpointing import checkpoint_layers
+
 again = copy.deepcopy(model)
-recompute_layers(again)
+checkpoint_layers(again.layers)
 inputs = sum(kept.nbytes for kept in costs.checkpointed_activations(small, **shape))
 print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,}")
 print(f"formula                 {small.n_layers * inputs + head:,}")

@@ -827,7 +827,7 @@ for name, lies in lying.items():
 #
 # ## Further savings
 #
-# - Tensor-parallel ranks keep the same inputs of recomputed layers. **ZeRO-R** shares them out, as does `tensor(partition_activations=True)`.
+# - Tensor-parallel ranks keep the same inputs of recomputed layers. **ZeRO-R** shares them out, as does `recompute(partitioned=True)`.
 # - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node, which run B forgot to renew.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*, our first example; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.

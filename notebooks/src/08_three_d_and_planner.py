@@ -476,7 +476,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 # | --- | --- |
 # | the rules | as above, for 8B on 32 GPUs |
 # | the best three | one percent apart, so for us equal: take the third, which leaves sequences whole |
-# | four of five | of the measured steps of left-out sources, so many lay in a range as wide as this one |
+# | four of five | of the measured steps of sources that were left out, or came later, so many lay in a range as wide as this one |
 # | MFU | the model's own operations, as a share of the peak |
 # | assumed | what you did not say: read it before you believe the rest |
 # | memory | full, but for the six hundredths that stay free; about half of it costs five percent at most |

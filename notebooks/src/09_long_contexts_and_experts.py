@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 09 · Long contexts and experts: one sequence, two ranks
 #
-# Somebody asks for sequences of 131,072 tokens, as long as a book. Llama 3.1 405B reads them. But a single one leaves so many activations that no GPU can hold its part, not even when eight share every matrix.
+# Llama 3.1 405B reads sequences of 131,072 tokens, as long as a book. A single one leaves so many activations that no GPU can hold its part, not even when eight share every matrix.
 #
 # So two GPUs have to share one *sequence*. **How can they, if every token looks at all tokens before it?** The second half asks another question, and finds the same messages in its answer: why does a model with eight times the weights not cost eight times the work?
 #
@@ -35,7 +35,7 @@ from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 viz.plot_context_memory()
 
 # %% [markdown]
-# Look at the upper two bars. Tensor parallelism alone is far too much. **Sequence parallelism**, from the end of lesson 05, lets each rank do the norms for some positions only, and more than halves the bar. It is still too long, because inside attention and feed-forward every rank works on *all* positions. (Nothing is recomputed here: that would make this one sequence slower still.)
+# Look at the upper two bars. Tensor parallelism alone is far too much. **Sequence parallelism**, from the end of lesson 05, lets each rank do the norms for some positions only, and more than halves the bar. It is still too long, because inside attention and feed-forward every rank works on *all* positions. (A bar is one micro-batch, of which a pipeline keeps several. Nothing is recomputed.)
 #
 # The lower two bars cut the sequence there, too: this is **context parallelism**, `cp`. You will be able to
 # - compute attention over keys that lie on other ranks, and prove it.
@@ -72,7 +72,7 @@ alone = torch.cat([attention(q[half], k[half], v[half], sees[half, half]) for ha
 print([torch.allclose(mine, one) for mine, one in zip(alone, right, strict=True)])
 
 # %% [markdown]
-# Rank 0 is right, because under the causal mask its queries see nothing of rank 1. But the queries of rank 1 lack three keys each, and all of its outputs are wrong. They must meet the keys of rank 0. Suppose rank 0 sends them over. Could rank 1 then compute attention over its own keys, attention over the others', and add the two?
+# Rank 0 is right, because under the causal mask its queries see nothing of rank 1. But the queries of rank 1 lack three keys each, and all of its outputs are wrong. They must meet the keys of rank 0. Could rank 1 then compute attention over its own keys, attention over the others', and add the two?
 #
 # > **To keep.** All of a decoder but attention works position by position. Only keys and values must travel.
 
@@ -83,18 +83,18 @@ print([torch.allclose(mine, one) for mine, one in zip(alone, right, strict=True)
 
 # %%
 scores, values = [1.0, 0.0, 2.0, 0.0, 3.0, 1.0], [2.0, 4.0, 1.0, 3.0, 6.0, 2.0]
-viz.plot_two_softmaxes(scores, values)
+viz.plot_two_softmaxes(scores, values, carried=False)
 
 # %% [markdown]
-# The first two panels are what each half gives alone. In both the bars add up to one, as a softmax must, so together they add up to two. Adding is wrong, and so is the plain mean. Compare the dashed outlines with the bars in the last panel: in the whole, rank 0's keys have become small. For key 4, with its high score, stands on the other side, and rank 0 could not know.
+# The first two panels are what each half gives alone. In both the bars add up to one, as a softmax must, so together they add up to two. Adding is wrong, and so is the plain mean. Compare the dashed outlines with the bars in the last panel: in the whole, rank 0's keys have become small. For key 4, with its high score, stands on the other side.
 #
 # But within each half the bars keep their *proportions*. So nothing is lost: each half has to shrink by one factor. Which one? A softmax divides $e^{\text{score}}$ by the sum of all of them. Each half has divided by a sum of its own.
 #
-# Do it by hand. Rank 0's sum is 1 and its result 8. Rank 1's sum is 3 and its result 4. Undo both divisions: before them rank 0 had 1 · 8, and rank 1 had 3 · 4. Together that is 20, and the sum of all is 4, which makes 5. It is a mean of the two results, and each counts as much as its sum.
+# Do it by hand, with rounder numbers. Rank 0's sum is 1 and its result 8. Rank 1's sum is 3 and its result 4. Undo both divisions: before them rank 0 had 1 · 8, and rank 1 had 3 · 4. Together that is 20, and the sum of all is 4, which makes 5. It is a mean of the two results, and each counts as much as its sum.
 #
 # > **To keep.** Two softmaxes cannot be added, but two *undivided* ones can: carry the sum along, and divide once at the end.
 #
-# ## The trick, in eight lines
+# ## The trick, in a few lines
 #
 # One thing is missing: $e^{\text{score}}$ overflows when scores are large. So a softmax first subtracts the largest score. Two halves have two different maxima, and before their sums are added, both must be brought to the larger one. You have met this in lesson 05, when a loss was computed without the logits. A softmax that grows block by block in this way is called an **online softmax**, and FlashAttention is built on it.
 
@@ -120,9 +120,10 @@ own = attend(q[mine], k[mine], v[mine], sees[mine, mine])
 far = attend(q[mine], k[theirs], v[theirs], sees[mine, theirs])
 _, total, output = put_together(own, far)
 print("rank 1 equals one device:", torch.allclose(output / total, right[mine]))
+viz.plot_two_softmaxes(scores, values)  # the query of the picture, with what is carried
 
 # %% [markdown]
-# What is carried for each query is small: a maximum, a sum, and one row of output. So the keys may come in any order and in any number of pieces.
+# What is carried for each query is small: a maximum, a sum, and one row of output. Rank 0's maximum is 2 and the whole's is 3, so its sum and its output shrink by $e^{2-3}$, the *factor*. Rank 1 has the larger maximum and stays as it is. Then sums and outputs are added, and the last row divides. So the keys may come in any order and in any number of pieces.
 #
 # > **To keep.** With maximum, sum and undivided output, attention can be computed block by block, on any rank, in any order.
 
@@ -139,7 +140,7 @@ viz.show_source(gathered_attention)
 # %% [markdown]
 # Two lines do it. `gather_sequence` gathers forward and reduce-scatters backward. The mask compares positions, because a rank's third query need not be the third token. Rotary angles, too, must know where a token really stands.
 #
-# What does it cost? In one layer of the 405B, the queries of our long sequence take 4 GiB<!-- =load_model("llama3_1_405b").query_size * 2 * 131072 / GiB -->. Its keys and values take only 0.5 GiB<!-- =2 * load_model("llama3_1_405b").kv_size * 2 * 131072 / GiB -->, because sixteen query heads share one kv head, and eight tensor-parallel ranks cut them once more. One can afford to gather them.
+# What does it cost? In one layer of the 405B, the queries of our long sequence take 4 GiB<!-- =load_model("llama3_1_405b").query_size * 2 * 131072 / GiB -->. Its keys and values take only 0.5 GiB<!-- =2 * load_model("llama3_1_405b").kv_size * 2 * 131072 / GiB -->, because sixteen query heads share one kv head. Eight tensor-parallel ranks cut both once more, and one can afford to gather the keys.
 #
 # Two things still hurt. Every rank holds all keys and values of a layer, so this part does not shrink, however many ranks you add. And attention cannot begin before the gather has ended.
 #
@@ -154,9 +155,9 @@ viz.show_source(gathered_attention)
 viz.animate_ring_attention(SequenceCut(12, 3))
 
 # %% [markdown]
-# Follow rank 0's colour on the left. Its keys and values visit one rank after the other, while the queries never move. On the right, a row is a rank's queries, and the number in a cell is the step in which it meets these keys. At its end stands what is carried. Some cells say *skip*; we come back to them.
+# Follow rank 0's colour on the left. Its keys and values visit all ranks, while the queries never move. On the right, a row is a rank's queries, and the number in a cell is the step in which it meets these keys. At its end stands what is carried. Some cells say *skip*; we come back to them.
 #
-# Here it is on four real ranks, with your own two functions.
+# Here it is on four ranks, with your own two functions.
 
 
 # %%
@@ -184,7 +185,7 @@ print("equal to one device:", torch.allclose(torch.cat(parts), attention(Q, K, V
 # %% [markdown]
 # Backward needs more care. Keys and values go round once more, because nobody has kept them. Their *gradients* travel with them, and every rank adds its term. When the last rank has added, they are one place short of home, so they make one hop more than the keys.
 #
-# So the ring sends more than the gather, not less: on four ranks five bytes to three. What it buys is memory, because a rank never holds more than two pieces, and **overlap**: a message hides behind attention, if computing takes longer than sending. Attention grows with the square of a piece and the message with the piece, so with long pieces it does.
+# So the ring sends more than the gather, not less: on four ranks five bytes to three. It buys memory, because a rank holds a few pieces, however many ranks there are, and **overlap**: a message hides behind attention, if computing takes longer than sending. Attention grows with the square of a piece and the message with the piece, so with long pieces it does.
 #
 # > **To keep.** In ring attention queries stay, keys and values travel, and gradients travel home. It sends more than a gather, hides it, and holds less.
 
@@ -204,11 +205,11 @@ viz.plot_causal(SequenceCut(16, 4), SequenceCut(16, 4, "zigzag"))
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Cut the triangle into quarters both ways: there are six whole squares and four half ones, on the diagonal. In half squares that is 16. The last rank has three squares and a half, so 7 of 16. Nobody can go on before it is done, so four ranks are only a little more than twice as fast as one.
+# Cut the triangle into quarters both ways: there are six whole squares and four half ones, on the diagonal. In half squares that is 16, and the last rank has 7 of them. Nobody can go on before it is done, so four ranks are only a little more than twice as fast as one.
 #
 # </details>
 #
-# The right half shows the cure. Cut the sequence into *eight* pieces, and give each rank one from the front and the one as far from the end. Rank 0 has the first and the last, rank 3 the two in the middle. What one piece sees too little, the other sees too much, and all bars are equally long. This order is called **zigzag**.
+# The cure, on the right: cut the sequence into *eight* pieces, and give each rank one from the front and the one as far from the end. Rank 0 has the first and the last, rank 3 the two in the middle. What one piece sees too little, the other sees too much, and all bars are equally long. This order is called **zigzag**.
 #
 # It costs no byte, since each rank still has as many tokens. But it asks for care with positions: count from 0 on each rank, and angles and mask are wrong, while everything runs.
 #
@@ -244,30 +245,31 @@ print(f"ring attention: {sent(ring_attention, 64) / sent(ring_attention, 8):.1f}
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Nearly the same! A rank's piece is as long as before, and it gives away nearly all of it, to more ranks in smaller messages. In the ring every rank passes on the whole sequence, and that has grown.
+# Nearly the same! A rank's piece is as long as before, and it gives away nearly all of it, to more ranks in smaller messages. In the ring every rank passes on all pieces but one: 63 of them, and before only 7.
 #
 # </details>
 #
 # So is Ulysses always best? It has two weak points. A rank needs at least one head, so a model with 64 heads ends at 64 ranks, or at eight if tensor parallelism has taken the others. And it moves queries and outputs, which the others leave at home.
 #
-# **Predict.** Four ranks, four query heads, and one kv head that all of them share. Which way sends least in a whole step: `"ring"`, `"gather"` or `"ulysses"`?
+# **Predict.** Four ranks, four query heads, and one kv head that all of them share. Count a whole step, forward and backward. How many times as many bytes as the gather does Ulysses send?
 
 # %%
 ways = {"ring": ring_attention, "gather": gathered_context, "ulysses": ulysses}
 few = replace(shape, hidden_size=512, n_heads=4, n_kv_heads=1)
 in_a_step = {name: sent(way, 4, few) + sent(way, 4, few, "backward") for name, way in ways.items()}
-predict("sends least", guess=None, answer=min(in_a_step, key=in_a_step.get))
+times = in_a_step["ulysses"] / in_a_step["gather"]
+predict("times as many as the gather", guess=None, answer=times, tolerance=0.2)
 for name, nbytes in in_a_step.items():
     print(f"{name:8} {nbytes / MiB:6.1f} MiB")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The gather. With one kv head, keys and values are small, and only they travel. Ulysses also sends the queries and the outputs, four times as wide, and each rank needs a copy of the one kv head.
+# With one kv head, keys and values are small, and in the gather only they travel. Ulysses also sends the queries and the outputs, four times as wide, and each rank needs a copy of the one kv head. On more ranks the gather loses what it has won: it hands every rank the whole sequence.
 #
 # </details>
 #
-# > **To keep.** Ulysses sends the same however long the sequence, if ranks grow with it. Where few kv heads serve many queries, moving the keys is cheaper.
+# > **To keep.** Ulysses sends the same however long the sequence, if ranks grow with it. Where few kv heads serve many queries, and ranks are not many, moving the keys is cheaper.
 
 # %% [markdown]
 # ## Experts: many weights, little work
@@ -289,7 +291,7 @@ for name in ("mixtral_8x7b", "deepseek_v3"):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Two of eight experts are a quarter of the experts' weights, and what is no expert comes on top. The name is misleading: 8 times 7 would be 56, but the eight share one attention. So a token has the work of a small model, and the GPUs the *memory* of a large one.
+# Two of eight experts are a quarter of the experts' weights, and what is no expert comes on top. The name misleads: 8 times 7 would be 56, but the eight share one attention. So a token has the work of a small model, and the GPUs the *memory* of a large one.
 #
 # </details>
 #
@@ -297,7 +299,7 @@ for name in ("mixtral_8x7b", "deepseek_v3"):
 #
 # ### To the expert and back
 #
-# If the memory is what hurts, share the experts over the ranks: this is **expert parallelism**, `ep`. Each rank has some experts and some tokens, and the two do not fit. So tokens travel: every rank sends its rows to the ranks of their experts, the **dispatch**. These compute, and the results go home, the **combine**. It is the all-to-all of Ulysses once more. But this time its parts are unequal, because a router chooses as it likes.
+# If the memory is what hurts, share the experts over the ranks: this is **expert parallelism**, `ep`. Its ranks read different sequences, as along `dp`, and only the experts are shared. So each rank has some experts and some tokens, and the two do not fit. So tokens travel: every rank sends its rows to the ranks of their experts, the **dispatch**. These compute, and the results go home, the **combine**. It is the all-to-all of Ulysses once more, but with unequal parts, because a router chooses as it likes.
 
 # %%
 torch.manual_seed(3)
@@ -307,18 +309,18 @@ chosen = (tokens_of_two @ router).topk(2, -1).indices
 viz.plot_experts(chosen.tolist(), 4, ranks=2)
 
 # %% [markdown]
-# Each of sixteen tokens has two lines, to the experts of its choice. Look at the bars: the dashed line is a fair share, and one expert has twice as much. Its rank computes longest, and all others wait for it before they get their results. **Load imbalance** is idle time.
+# Each of sixteen tokens has two lines, to the experts of its choice. The dashed line is a fair share, and one expert has twice as much. Its rank computes longest, and all others wait for it before they get their results. **Load imbalance** is idle time.
 #
 # A limit on each expert, or a term in the loss, makes it even; *Going deeper* has both.
 #
-# Before the rows travel, the ranks tell each other how many will come, or nobody would know how much room to make. Backward takes the same ways. Think for a moment of what this means for an *expert's gradient*: it has seen the rows of all ranks. Keep that thought.
+# Before the rows travel, the ranks tell each other how many will come, or nobody would know how much room to make. Backward takes the same ways. And an *expert's gradient* has seen the rows of all these ranks. Keep that thought.
 #
 # > **To keep.** Dispatch and combine are two all-to-alls with unequal parts. The expert that most tokens choose sets the pace.
 
 # %% [markdown]
 # ## Prove it
 #
-# A small Llama on four ranks: two share each sequence, and two such pairs read different ones. FSDP shards weights and states over all four. Then a small mixture: two ranks share its sequences, two its experts. One device reads the same text, in float64.
+# A small Llama on four ranks: two share each sequence, and two such pairs read different ones. FSDP shards weights and states over all four. Then a small mixture: along one axis two ranks share its sequences, along the other its experts. One device reads the same text, in float64.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -390,7 +392,7 @@ subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %% [markdown]
-# **Predict.** The rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after some steps of SGD. In one of these runs some gradients are exactly twice too large, and nothing else is wrong. On which rung does it fall? Say also which run it is, and whose gradients; then let the ladder speak.
+# **Predict.** In one of these runs the experts' gradients are exactly twice too large, and nothing else is wrong. Which one is it? Say also on which rung it falls: the output, the gradients, their norm, or the parameters after some steps. Then let the ladder speak.
 
 # %%
 from textwrap import fill
@@ -401,25 +403,25 @@ for run, make in makers.items():
         assert_parallel_equals(mixed_alone, make, text, world_size=2, rungs=RUNGS[:5])
     except NotEqual as error:
         falls[run] = error
-predict("the rung of a doubled gradient", guess=None, answer=RUNGS.index("gradients") + 1)
+predict("the run with doubled gradients", guess=None, answer="B")
 for run, error in falls.items():
     print(f"run {run}", f"falls on: {error.rung}" if error else "is equal on every rung")
     if error:
-        for words in str(error).split("; ", 2)[1:]:
-            print(fill(words[:440], 105, initial_indent="    ", subsequent_indent="    "))
+        for what, words in zip(("expected: ", "found: "), str(error).split("; ", 2)[1:], strict=True):
+            print(fill(what + words[:430], 105, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
 # The output knows nothing of gradients. The second rung compares each of them with one device's, and names those that differ: in run B the experts' alone.
 #
-# Why does its loss look right? AdamW divides each gradient by its own size, so one that is *always* twice too large makes the same step. And where does the factor come from? An expert has seen the rows of all `ep` ranks, so its gradient is their sum already. If the others are averaged and this one is not divided, you get [exactly this](https://github.com/pytorch/pytorch/issues/160285). Its reporter found equal loss curves.
+# Why does its loss look right? AdamW divides each gradient by its own size, so one that is *always* twice too large makes nearly the same step: only a small number in the divisor does not grow with it. And where does the factor come from? An expert has seen the rows of all `ep` ranks, so its gradient is their sum already. Where the loss is one sum over all ranks, that is what one wants. Where each rank takes the mean of its own rows, gradients are averaged, and this one has to be divided like all others. If it is not, you get [exactly this](https://github.com/pytorch/pytorch/issues/160285).
 #
 # In run C the routers, which every rank has, learned on each rank from this rank's tokens alone.
 #
 # </details>
 #
-# > **To keep.** An expert's gradient is whole where it lies. Everything else is a sum over the ranks.
+# > **To keep.** Along `ep` an expert's gradient is a sum already. Along every other axis it is added up like everything else, and divided by as many.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -430,13 +432,7 @@ for run, error in falls.items():
 #
 # [`scripts/09_experts.py`](scripts/09_experts.py) sends rows to experts and back, and compares outputs and gradients with one device's.
 #
-# | here | in PyTorch | what is different there |
-# | --- | --- | --- |
-# | `gather_sequence` | `all_gather_single_autograd` | its name stands in a module that begins with an underscore |
-# | `comm.all_to_all_uneven` | `all_to_all_single_autograd` | you count the rows yourself |
-# | `context("ring")` | `context_parallel(...)` | needs a GPU: on CPUs it does not run in version 2.13 |
-#
-# Your turn: in the first script, give each rank its positions in order instead of in zigzag. Only `positions_of` has to change, and the losses must stay. *Going deeper* shows what is new in it.
+# Your turn: in the first script, give each rank its positions in order instead of in zigzag. Remove the folder `checkpoints/` before each start, or it goes on where the last one ended, and has nothing to do. Only `positions_of` has to change, and the losses must stay. *Going deeper* shows what is new.
 
 # %% [markdown]
 # ## When to use which
@@ -446,22 +442,20 @@ for run, error in falls.items():
 # | a sequence is too long, few kv heads | gather, zigzag | keys are small, and it is simple |
 # | as long, many kv heads, slow wires | ring attention, zigzag | it hides its messages and holds little |
 # | as long, many heads, fast wires | Ulysses | it sends least, and attention stays as it was |
-# | experts take the memory | expert parallelism, inside the NVLink domain if they fit | an all-to-all in every layer, which nothing hides |
-# | everything fits | neither | they only add messages |
+# | experts take the memory | expert parallelism, inside the NVLink domain if they fit | two all-to-alls in every layer, which only another micro-batch can hide |
+# | nothing: it fits, and there are sequences for all | neither | they only add messages |
 #
-# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. Why 16, if in our first picture four are enough? A batch has so many tokens, so of long sequences it has few, and more ranks for each are then the only way to use all GPUs.
-#
-# Lesson 08 took the price of `cp` on trust. Its planner now knows the three ways, and says what each would cost: `python -m course_lib plan`.
+# For its 131,072 tokens **Llama 3** took 16 ranks along `cp`, beside eight along `tp` and 16 pipeline stages, and gathered in zigzag. *Going deeper* says why 16.
 #
 # > **To keep.** Share a sequence when it does not fit, or when there are more GPUs than sequences. Share experts when they do not fit.
 #
 # ## The file behind this lesson
 #
-# [`course_lib/parallel/sequence/ring_attention.py`](../course_lib/parallel/sequence/ring_attention.py), about 110 lines, is your ring. What it adds is backward, in which gradients travel home, and pieces of unequal length.
+# [`course_lib/parallel/sequence/ring_attention.py`](../course_lib/parallel/sequence/ring_attention.py), about 115 lines, is your ring. It adds backward, in which gradients travel home, and pieces of unequal length. In place of maximum and sum it carries one number, `lse`, the maximum plus the logarithm of the sum, beside an output that is divided already.
 #
 # ## What still hurts
 #
-# All our messages had good wires: NVLink inside a node, InfiniBand between nodes. But your other eight GPUs stand in another house, and the two houses are joined by the internet. There even one gradient a step is too much. Lesson 10, which is not written yet, will send less than everything, and ask what is lost by it.
+# All our messages had good wires. But your other eight GPUs stand in another house, joined by the internet. There even one gradient a step is too much. Lesson 10, which is not written yet, will send less than everything, and ask what is lost by it.
 
 # %%
 score()
@@ -475,11 +469,7 @@ score()
 # All but the first, and in zigzag also the first, in its second piece. It shows in the output already.
 # </details>
 #
-# <details><summary>2. Why do the gradients of keys make one hop more than the keys themselves?</summary>
-# A key begins at home and is done at the last rank. Its gradient is done there as well, and then has to come home.
-# </details>
-#
-# <details><summary>3. A batch has one sequence, you have 64 GPUs, and everything fits on eight. What do you do with the rest?</summary>
+# <details><summary>2. A batch has one sequence, you have 64 GPUs, and everything fits on eight. What do you do with the rest?</summary>
 # More ranks along <code>cp</code>: they make this sequence faster. Data parallelism would need more sequences.
 # </details>
 
@@ -522,6 +512,22 @@ viz.show_difference(Path("scripts/08_resume.py"), Path("scripts/09_long_contexts
 # %% [markdown]
 # Most of it is what no longer stands there: no plan for tensor parallelism. New are a rank's positions, in angles and mask, and the gather.
 #
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `gather_sequence` | `all_gather_single_autograd` | both names stand in a module that begins with an underscore |
+# | `comm.all_to_all_uneven` | `all_to_all_single_autograd` | one tensor and sizes, in place of lists |
+# | `context("ring")` | `context_parallel(...)` | needs a GPU: on CPUs it does not run in version 2.13 |
+#
+# ## Why sixteen ranks along `cp`?
+#
+# The first picture says that four are enough for Llama 3's sequences. (It took 14 stages, which divide the layers, where they took 16.) But a batch of 16 million<!-- =131072 * 128 // 2**20 --> tokens has only 128 of these sequences. With `cp` 4 each of 32 replicas would have four sequences for 16 stages, and lesson 04's formula makes 79 %<!-- =100 * 15 / (4 + 15) --> of a step bubble. With `cp` 16 it has sixteen, and each GPU a quarter of the positions.
+#
+# Lesson 08 took the price of `cp` on trust. Its planner now knows the three ways. Look for the line that begins with *along cp*:
+#
+# `python -m course_lib plan model=llama3_1_405b cluster=dgx_h100 cluster.n_nodes=2048 sequence=131072 batch=128 cp=16`
+#
+# It finds the ring cheapest here. Meta gathered because that is simple, and any mask works with it.
+#
 # ## When does the ring hide its messages?
 #
 # Let a rank have $c$ tokens. To meet one piece of keys it computes $4 c^2 H$ operations, and meanwhile it sends $4 c H$ bytes, if there are as many kv heads as query heads, in two bytes a number. So computing takes longer if $c$ is larger than the GPU's operations a second over the wire's bytes a second.
@@ -556,7 +562,37 @@ run_ranks(with_capacity, 2)
 # %% [markdown]
 # ## Sums in the ring
 #
-# In bfloat16 a sum that is rounded at each of sixteen steps loses what it gained. So the library carries the output in float32, whatever the model's type. Keys and values are only passed on, and keep theirs.
+# In bfloat16 a sum that is rounded at each of sixteen steps loses what it gained. So the library carries the output in float32, whatever the model's type. Keys and values are only passed on, and keep theirs. The sum of their gradients travels in the model's type as well, which halves its bytes, and so it is rounded at every hop: a price that one can also refuse to pay.
+#
+# ## Backward of the ring, by hand
+#
+# How can a rank find its term of a gradient without the other ranks' scores? Forward has left `lse` for each query, the logarithm of the *whole* sum. With it a block's weights come out right at once, $P = e^{S - \text{lse}}$. The gradient of a softmax needs one more number for a query, the sum of $P$ times its gradient over *all* keys. But that is the same as the output times its gradient, $\delta = \sum O \cdot dO$, and a rank has both.
+
+
+# %%
+def block_gradients(q, k, v, sees, lse, delta, of_output):
+    weights = ((q @ k.T / 2).masked_fill(~sees, -torch.inf) - lse).exp()
+    of_scores = weights * (of_output @ v.T - delta) / 2
+    return of_scores @ k, of_scores.T @ q, weights.T @ of_output
+
+
+inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+attention(*inputs, sees).square().sum().backward()  # one device
+lse = (q @ k.T / 2).masked_fill(~sees, -torch.inf).logsumexp(-1, keepdim=True)
+of_output = 2 * right  # of the sum of squares
+delta = (right * of_output).sum(-1, keepdim=True)
+terms = [
+    block_gradients(
+        q[mine], k[theirs], v[theirs], sees[mine, theirs], lse[mine], delta[mine], of_output[mine]
+    )
+    for mine in halves
+    for theirs in halves
+]
+of_keys = torch.cat([terms[0][1] + terms[2][1], terms[1][1] + terms[3][1]])
+print("keys' gradients equal one device's:", torch.allclose(of_keys, inputs[1].grad, atol=1e-6))
+
+# %% [markdown]
+# Each of the four calls is what one rank computes for one block. The two terms of rank 0's keys come from both ranks, and they meet on the way round.
 #
 # ## PyTorch's own `context_parallel`
 #

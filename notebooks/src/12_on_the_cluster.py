@@ -10,32 +10,29 @@
 # %% folded=true
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from course_lib import gauges, planner, predict, run_ranks, score, viz
-from course_lib.costs import GiB, load_cluster
-from course_lib.planner import Space, search
-from course_lib.training import load_model
+from course_lib import gauges, predict, run_ranks, score, viz
+from course_lib.costs import GiB
 
 # %%
 viz.plot_first_questions()
 
 # %% [markdown]
-# This page is the whole lesson, and you can print it. A job that is not well *hangs*, or is *slow*, or computes something *wrong*, or is *dead*. Each column has its questions in order, cheap ones first, and behind each question the tool that answers it. You will use most of them here, each on a job that really has the illness.
+# You can print this page. A job that is not well *hangs*, or is *slow*, or computes something *wrong*, or is *dead*. Each column has its questions in order, cheap ones first, and behind each question the tool that answers it. You will use the first two columns here and the other two in [lesson 12b](12b_through_the_night.ipynb), each on a job that really has the illness.
 #
 # You will be able to
 # - read a job file line by line, and say who starts whom.
+# - name a wrong network interface before a job waits for it.
 # - find the line of code for which a hanging job waits.
 # - measure whether a cluster's wires are what they should be, and what of the communication is exposed.
-# - let a job survive a dead rank and its time limit, and lose no row of the data.
-# - predict OLMo 7B on your nodes before you queue for them.
+# - say which rank is last, and whether it waits for its data.
 #
-# *One hour; the exercises come on top. No GPU, no Slurm and no root is needed.*
+# *Fifty minutes; the exercises come on top. No GPU, no Slurm and no root is needed.*
 #
-# <details><summary>Before you start</summary>You need data parallelism from lesson 03, FSDP from 06, and Young's formula from 08. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on two nodes that it makes itself; NCCL did not run for this page, and sentences about it say so.</details>
+# <details><summary>Before you start</summary>You need data parallelism from lesson 03 and FSDP from 06. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on two nodes that it makes itself; NCCL did not run for this page, and sentences about it say so.</details>
 
 # %% [markdown]
 # ## Who starts whom?
@@ -54,7 +51,7 @@ assert slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16"]) == 0
 #
 # | line | what for |
 # | --- | --- |
-# | `--signal`, `--max-restarts`, `--signals-to-handle`, `--requeue` | to go on after an end; we come to it |
+# | `--signal`, `--max-restarts`, `--signals-to-handle`, `--requeue` | to go on after an end: lesson 12b |
 # | `--shutdown-timeout=100` | so many seconds torchrun gives its ranks to write a checkpoint |
 # | `status=$?`, and the block at the end | the status of the run, and whether time was all that was missing |
 # | `--open-mode=append`, `--output=%x-%j.out` | one log, with the job's name and number, also after a restart |
@@ -84,6 +81,28 @@ viz.plot_who_starts(nodes=4, gpus_per_node=4, rank=9)
 # </details>
 #
 # Now a job that has printed nothing since "Initializing" stands most often at one of three places. Is it in the queue? `squeue` says so. Has a `torchrun` not come to the rendezvous? Then the others wait for it, because `--nnodes` is a promise. Or are all ranks there, and cannot talk? Then the **interface** is often wrong, the network card on which a library listens. (And if it is none of them, look whether Python is still importing, from a slow shared disk.)
+#
+# A wrong interface is mostly a line that somebody has copied from another cluster. Here is what it looks like, first in PyTorch's own words, and then in those of `preflight`, a line that you can put into a job file before the one that trains.
+
+# %% varies="a machine's own interfaces"
+import os
+
+import torch.distributed as dist
+
+from course_lib.cli.preflight import preflight_command
+
+os.environ["GLOO_SOCKET_IFNAME"] = "ib7"  # a card that this machine does not have
+try:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+except RuntimeError as error:
+    print(f"PyTorch:  {error}\n")
+assert preflight_command(["ranks=2"]) == 1
+del os.environ["GLOO_SOCKET_IFNAME"]
+
+# %% [markdown]
+# In a real job PyTorch's sentence is the last line of a traceback, on every rank. `preflight` says which rank, which variable, and which names this host does have. It looks at `NCCL_SOCKET_IFNAME` in the same way, with NCCL's own rules: there `ib` means all that begins so, `=ib0` that one alone, and `^lo` all but it.
+#
+# Worse than a name that is not there is one that is. `lo` leads from a machine to itself, and every node has it, so nobody protests: each rank gives the others the address 127.0.0.1, at which they find only themselves. In our trial on two nodes one rank reported `Connection refused`, and the others waited until their time was over. There `preflight` says that `lo` leads to no other host, and starts nothing.
 #
 # > **To keep.** Slurm starts tasks, torchrun starts ranks. When a job prints nothing, ask which of the two has not come.
 
@@ -274,16 +293,16 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # The job runs again, but a step takes twice as long as `plan` said. Is it the cluster, or is it you?
 #
 # Ask the cluster first, because that takes a minute: an **acceptance test**. All ranks add up tensors of growing size, and print how fast. NVIDIA's `nccl-tests` prints two speeds. The **algorithm bandwidth**, `algbw`, is the tensor's bytes over the seconds. But a ring sends almost two tensors over each wire, $2(p-1)/p$ of one. So the bus bandwidth, `busbw`, is that factor times `algbw`. It is what a link of the ring has really carried, and between nodes a link is all cards of a node together. So you can hold it against a data sheet, whatever the number of ranks. An `algbw` of 20 GB/s<!-- =20 --> on 16 ranks is a `busbw` of 37.5 GB/s<!-- =gauges.busbw(20, 16) -->.
+#
+# `preflight` makes this test, and looks at the rest of the machine besides. We tell it that we expect a DGX H100, which this machine is not, so that you see a finding. The same line under `srun` asks every node of a job.
 
-# %% varies="measured times"
-# %%ranks 4
-from course_lib.gauges import sweep_all_reduce, sweep_table
-
-rows = sweep_all_reduce([2**10, 2**14, 2**18, 2**22])
-print(sweep_table(rows)) if rank == 0 else None
+# %% varies="measured times, and what a machine has"
+assert preflight_command(["ranks=2", "cluster=dgx_h100"]) == 1  # the status that stops a job file
 
 # %% [markdown]
-# Read a column downwards. Small tensors are slow by any measure, because their time is latency. `busbw` climbs with the size. On a cluster it levels off, at what the wire can do. Here the ranks share the processors of one machine, so you see gloo at work, and no wire. Two things would worry you on a cluster: a plateau at half of the preset, and a `#wrong` that is not 0. `python -m course_lib preflight` makes this test on every rank of a job, and looks at versions, clocks, folders and interfaces besides.
+# Read a column of the table downwards. Small tensors are slow by any measure, because their time is latency. `busbw` climbs with the size. On a cluster it levels off, at what the wire can do. Here the ranks share the processors of one machine, so you see gloo at work, and no wire.
+#
+# Then read the first word of each finding. `ok` needs no reader, `look` may have a reason that you know, and `wrong` has none. The last line is the verdict on the wires: how fast, over how many hosts, and which share that is of the preset's link. Below half of it you should look, and below a tenth it is wrong. A `#wrong` that is not 0 is worse than all of these, since whole numbers have been added up to something else.
 #
 # What should the plateau be? Lesson 02 priced 4 GiB<!-- =4 --> over 32 B200s, in nodes with eight cards each:
 
@@ -382,170 +401,42 @@ print(gauges.stragglers([*zip(*own, strict=True)]))
 #
 # </details>
 #
-# A rank may be last because its GPU is hot, because its rows are longer, or because it waits for its data. The last is measured in the same way: take the time around `next(batches)` alone.
+# A rank may be last because its GPU is hot, because its rows are longer, or because it waits for its data. The profiler shows the last one by itself: each `next` of a `DataLoader` is a span in the trace, with the loader's name. Here a disk takes 10 ms<!-- =10 --> for each row, first read by the rank itself, and then by two workers, which read ahead while it computes.
+
+
+# %% varies="measured times"
+def waited(workers):
+    """Milliseconds that ten steps spent in the loader and in their products, as the profiler saw them."""
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.data import DataLoader, Dataset
+
+    class SlowDisk(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, row):
+            time.sleep(0.01)
+            return row
+
+    context = "fork" if workers else None  # a class of this page is known to a forked worker alone
+    loader = DataLoader(SlowDisk(), batch_size=4, num_workers=workers, multiprocessing_context=context)
+    weights = torch.randn(1024, 1024)
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        for _ in loader:
+            weights @ weights  # stands in for a step
+    spent = {event.key: event.cpu_time_total / 1e3 for event in trace.key_averages()}
+    in_loader = sum(ms for name, ms in spent.items() if name.startswith("enumerate(DataLoader)"))
+    return in_loader, spent["aten::mm"]
+
+
+for workers in (0, 2):
+    [(in_loader, computed)] = run_ranks(waited, 1, workers)
+    print(f"{workers} workers: {in_loader:4.0f} ms in the loader, {computed:4.0f} ms in the products")
+
+# %% [markdown]
+# Without workers every row is waited for, and the wait is as long as the disk is slow. With two, the loader has read on while the rank computed, and what is left is mostly the first batch, for which nobody could read ahead. In a trace these spans are gaps in which neither kernels nor messages run. In `train`'s lines the wait is a part of `own_s`, so a rank with a slow disk is a straggler there.
 #
 # > **To keep.** In a synchronous training a step takes equally long on all ranks. Measure own work, or the straggler stays invisible.
-
-# %% [markdown]
-# ## It is dead
-#
-# In a run of weeks something dies. Meta counted 419 unplanned stops in 54 days on 16,384 GPUs. With so many a restart must not need a person. `torchrun --max-restarts=1` sees that a rank has gone, ends the others, and starts all of them anew. Whether that helps is up to the script: it has to find its last checkpoint by itself.
-#
-# Our `train` does. The cell starts it on two ranks, lets it make thirty steps, and kills one of them as the kernel of a full node does, without a word.
-
-# %% varies="measured times, and the process's numbers"
-import psutil
-
-out = Path(mkdtemp()) / "run"
-command = ["train", "dp=2", "model=tiny_gpt", "steps=60", "checkpoint_every=10", f"out={out}"]
-two = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "course_lib"]
-with open(logs / "restarted", "w") as file:
-    job = subprocess.Popen(
-        [*torchrun[:3], *two, *command],
-        stdout=file,
-        stderr=file,
-        env={**os.environ, "COURSE_LIB_DEVICE": "cpu"},
-    )
-    metrics = out / "metrics.jsonl"
-    while job.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < 30):
-        time.sleep(0.1)
-    psutil.Process(job.pid).children()[1].kill()
-    job.wait(300)
-told = (logs / "restarted").read_text().replace(str(out), "the folder").splitlines()
-print(*[line for line in told if "goes on" in line or "attempt" in line], sep="\n")
-steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-print(f"torchrun's status {job.returncode}; each step once: {steps == [*range(1, 61)]}")
-viz.plot_run(metrics, title="A run that was killed once, by its own lines of JSON")
-
-# %% [markdown]
-# The first line is the survivor's, whose neighbour had gone. The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts.) The picture is drawn from the file that `train` writes, a line of JSON for each step. `python -m course_lib watch FOLDER` draws it in a terminal while the run goes on, and says what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
-#
-# In PyTorch 2.13 this needs a mend over gloo, which *Going deeper* shows.
-#
-# **Who died first?** When one rank dies, all others die of it, with long messages about lost connections. torchrun writes a table, whose last block says `Root Cause (first observed failure)`. Read that one, and its exit code: 1 is an exception of yours, -9 was killed, mostly because memory was full, -6 aborted itself, and -15 is a victim that torchrun has ended.
-#
-# **And the time limit?** Slurm ends a job when its time is over. With `#SBATCH --signal=USR1@120` it warns torchrun two minutes before, which hands the signal on to its ranks. `train` then finishes its step, writes a checkpoint, and ends. The job file then puts itself into the queue again, by `scontrol requeue`. Look for these lines in the file above. `#SBATCH --requeue` alone does not do it: it acts when a node fails, not when time is over.
-#
-# How often should it write? Lesson 08 found Young's interval; *Going deeper* takes your own numbers.
-#
-# > **To keep.** Let the machine restart the job, let the job find its checkpoint, and let a signal come before the limit.
-
-# %% [markdown]
-# ## Go on exactly
-#
-# Weights, optimizer, learning rate and random generators are in the checkpoint. One thing is often forgotten: *which rows have been read?*
-#
-# Many loaders save that for each rank by itself: "I have read 20 of my rows". Here are 96 rows on two ranks, which stop after 20 each. Then the job gets four ranks, and each goes on after *its* first 20.
-#
-# **Predict.** How many of the 96 rows does nobody read in this epoch?
-
-# %%
-order = torch.randperm(96, generator=torch.Generator().manual_seed(0)).tolist()
-
-
-def rows_read(ranks, start, stop):
-    """What so many ranks read if each has its own list, and takes a part of it."""
-    return [row for rank in range(ranks) for row in order[rank::ranks][start:stop]]
-
-
-before = rows_read(2, 0, 20)
-by_rank = before + rows_read(4, 20, None)  # each rank goes on after 20 of its own rows
-by_count = before + order[len(before) :]  # 40 rows are read, so all go on with row 40 of one order
-predict(
-    "rows that nobody reads",
-    guess=None,
-    answer=96 - len(set(by_rank)),
-    think="how long each rank's list is now, and what it leaves out",
-)
-for name, rows in {"a state of each rank": by_rank, "one count for all": by_count}.items():
-    print(f"{name}: {len(set(rows))} of 96 rows read, {len(rows) - len(set(rows))} of them twice")
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# On four ranks a rank's list has 24 rows, and leaving out 20 leaves 4. So sixteen rows are still read, of 56 that were left. Forty are lost, and nothing says so: the loss falls as before.
-#
-# The cure is older than all loaders. One order that every rank can compute, and one number, how many rows *all* have read. It means the same on any number of ranks. `train` stores only that, and tests kill it on two ranks and let it go on on four.
-#
-# </details>
-#
-# > **To keep.** A checkpoint that depends on the number of ranks is a trap for the day on which you get other nodes.
-
-# %% [markdown]
-# ## It is wrong
-#
-# The job runs, it is fast, and the loss looks odd. Or it looks well, and a GPU computes wrongly: Meta found six cases of **silent data corruption** among its 419. Below, one rank has another number in one of its weights, wrong in the last bits. DDP never looks, because it averages gradients and not weights. All ranks make the same update, so the difference stays, and one of four holds another model, with a loss that looks right.
-
-# %%
-# %%ranks 4
-weights = torch.arange(1000.0)
-if rank == 2:
-    weights[500] += 2**-14  # one bit of one weight
-bits = weights.view(torch.int32).long()
-mark = (bits * torch.arange(1, 1001)).sum()  # a checksum: any bit changes it
-marks = [None] * world_size
-dist.all_gather_object(marks, mark.item())
-[other for other in range(world_size) if marks.count(marks[other]) == 1]
-
-# %% [markdown]
-# A message of one number, and each rank knows who is unlike all others. Such a check every thousand steps costs little, and it finds a forgotten broadcast as well as a broken GPU. It needs copies: where FSDP alone has cut the model nobody has one, and of two copies nobody knows which is right.
-#
-# If a loss *jumps* instead, look at the gradients' norm, which jumps first. If the loss comes back within some hundred steps, go on; if not, go back to a checkpoint *before* the jump. *Going deeper* has what PaLM, OPT and Llama 3 wrote into their logbooks. And if all is smooth but worse than last time, climb the ladder of lesson 03: then a gradient is wrong, and no logbook helps.
-#
-# > **To keep.** What averages also hides. Compare checksums for weights, norms for gradients, and own work for time.
-
-# %% [markdown]
-# ## The run book: OLMo on your nodes
-#
-# Now in the right order. A workshop of the Kempner Institute trains **OLMo 1B with DDP** and **7B with FSDP**, on nodes of four H100s. We give 1B one node and 7B two. Before you queue, predict: which strategies fit, and how long does a step of 128 sequences take?
-#
-# **Predict.** Of those that fit for 7B, which one is the fastest by our formula: DDP, ZeRO-1 or FSDP? Ask what each must send, and what each must hold.
-
-# %%
-STRATEGIES = {"DDP": 0, "ZeRO-1": 1, "FSDP": 3}
-KEMPNER, steps_s = load_cluster("kempner_h100"), {}
-
-
-def planned(name, nodes, stage):
-    """The fastest way with this strategy: seconds, the interval, GiB; or what it lacks."""
-    cluster = replace(KEMPNER, n_nodes=nodes)
-    job = planner.Job(model=load_model(name), cluster=cluster, batch=128, sequence=2048)
-    space = Space(tp=(1,), pp=(1,), cp=(1,), zero_stage=(stage,), schedule=("1f1b",), stages_per_rank=(1,))
-    try:
-        [best] = planner.ranked(search(job, space), 1)
-    except ValueError as error:
-        return f"impossible: {str(error).rpartition('; ')[2]}"
-    steps_s[name, nodes, stage] = best.step_s
-    interval = f"four of five such runs: {best.low_s:.2f} to {best.high_s:.2f}"
-    return f"{best.step_s:.2f} s a step ({interval}), {best.memory_bytes / GiB:.0f} GiB: {best.name}"
-
-
-book = {
-    f"{name}, {strategy:6}": planned(name, nodes, stage)
-    for name, nodes in (("olmo_1b_workshop", 1), ("olmo_7b_workshop", 2))
-    for strategy, stage in STRATEGIES.items()
-}
-seven = {
-    strategy: steps_s.get(("olmo_7b_workshop", 2, stage), 1e9) for strategy, stage in STRATEGIES.items()
-}
-predict(
-    "the fastest for OLMo 7B on two nodes: DDP, ZeRO-1 or FSDP",
-    guess=None,
-    answer=min(seven, key=seven.get),
-)
-for line, said in book.items():
-    print(line, said)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But the interval is far wider than the difference between the two. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has room left, for longer sequences for example. (*Four of five* is the interval of lesson 08: so many measured runs of other sources lay in one as wide.)
-#
-# </details>
-#
-# The workshop's steps, with what to look at in each, stand in *Going deeper*. When it has run, tell the planner what you have measured: `python -m course_lib predict runs=theirs.json out=said.csv calibrate=mine.json` moves all its predictions by what your rows say. Then the next cluster is a little less of a surprise.
-#
-# > **To keep.** Predict, then run, then correct the prediction. The order makes the difference between a surprise and a lesson.
 
 # %% [markdown]
 # ## The file behind this lesson
@@ -554,7 +445,7 @@ for line, said in book.items():
 #
 # ## What still hurts
 #
-# Sixteen GPUs run through the night. In the morning somebody asks for sequences of 131,072 tokens, and a single one does not fit on any of them. You know from lesson 09 how two GPUs share it; now it has to run on these nodes, and you know where to look when it does not.
+# Now the job runs, and it is fast. At ten past three in the morning the system of one node kills a rank, since its memory is full. You are asleep. What has to be in the job, so that it goes on without you? That is [lesson 12b](12b_through_the_night.ipynb).
 
 # %%
 score()
@@ -562,7 +453,7 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** the [exercises](../exercises/release/12_on_the_cluster.ipynb), half of which are files of your own, and then your own cluster.
+# **Next:** 12.1 to 12.4, 12.8 and 12.9 of the [exercises](../exercises/release/12_on_the_cluster.ipynb), and then [lesson 12b](12b_through_the_night.ipynb), through the night.
 #
 # <details><summary>1. All ranks wait in the same line of the same all-reduce, with the same number. What do you suspect?</summary>
 # Not your script: all have come. The messages do not arrive, so look at the interface, the cards and the switch. <code>preflight</code> tries each of them.
@@ -591,56 +482,6 @@ from course_lib.gauges.exposed import exposed, sorted_out
 display(viz.show_source(exposed), viz.show_source(sorted_out))
 
 # %% [markdown]
-# ## A place to meet for each attempt
-#
-# In PyTorch 2.13 a restart over gloo succeeds by luck: with two ranks in some of our trials, with four in none. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so no number will do. In `train` rank 0 invents a name. The others ask for it under a key that they have just made up. Only a living rank 0 can answer there, and a dead one's answers lie under other keys.
-
-# %%
-from course_lib.ranks import meeting
-
-for function in (meeting.store_of_attempt, meeting.name_from_first, meeting.name_for_all):
-    display(viz.show_source(function))
-
-# %% [markdown]
-# ## How often to write, with your own numbers
-#
-# Young's interval of lesson 08 is $\sqrt{2 \delta M}$, with $\delta$ the seconds of a checkpoint and $M$ those between two stops. Stops come the more often the more GPUs there are, so Meta's numbers can be scaled to yours.
-
-# %%
-GPUS, DAYS, STOPS = 16_384, 54, 419  # Meta's, on Llama 3
-mine = {"gpus": 16, "checkpoint_s": 20.0}  # yours: change them
-between_s = DAYS * planner.DAY_S / STOPS * GPUS / mine["gpus"]
-best = planner.Reliability(mtbf_s=between_s, checkpoint_s=mine["checkpoint_s"], restart_s=120)
-write_s = planner.young_interval_s(best)
-print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s / 3600:.1f} hours")
-
-# %% [markdown]
-# Sixteen GPUs stop every four months, if they are as good as Meta's, so a checkpoint every six hours would do. But your job has a time limit of a day or less, and that "failure" comes every day. What protects you there is the signal, not the interval.
-#
-# ## Three logbooks
-#
-# What do people do who train for months?
-#
-# | in the logbook | what it was | what they did |
-# | --- | --- | --- |
-# | PaLM: the loss jumps, about twenty times, in spite of clipping | certain batches, at certain weights; the same batches did no harm elsewhere | went back a hundred steps, and left out a few hundred batches |
-# | OPT-175B: the loss diverges, the loss scale falls to 0 | seen together with it: the last layer's activations grow | an earlier checkpoint and a lower learning rate |
-# | Llama 3: the run stops, again and again | faulty GPUs and their memory in half of the cases | automatic restart, and tools that name the slow rank |
-#
-# A spike is no error by itself. After a NaN all later steps are lost, so go back to a checkpoint before it.
-#
-# ## The workshop's steps
-#
-# | step | what you do | look at |
-# | --- | --- | --- |
-# | 1.1 | an environment with Python, in a folder that all nodes see | `preflight`: the same versions on all ranks |
-# | 1.2 | PyTorch for your CUDA, first and alone | `preflight`: devices, and who takes which |
-# | 1.3 | their repository, `pip install -e .[all]` | `make olmo`: the same packages on your laptop |
-# | 2.1 | choose the 1B or 7B configuration | below |
-# | 2.2 | account, partition, folder, and `sbatch` | the first hour: `watch FOLDER`, then the profiler |
-#
-# Read a configuration before you start it. Of [theirs](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) four lines are worth a question. Both files, that of 1B too, call the run `OLMo-7B`. The learning rate warms up for 1,000 steps, but the run has 515, so it never gets there. `save_num_checkpoints_to_keep: -1` keeps all checkpoints, until the disk is full. And a batch of 128 is four GPUs with 32 sequences each, so on eight GPUs either the batch grows, or each takes 16.
-#
 # ## The same on a cluster: py-spy over srun
 #
 # While a job hangs you may start a second step beside it, on the same nodes: `--overlap`. `scontrol listpids` names the job's processes on each node, and `py-spy` looks at those that have a `RANK`. `make test-slurm` runs just these lines.
@@ -654,72 +495,26 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 #
 # Do not look for processes by their name: other people's have the same.
 #
-# ## Wrapping policies and sharding strategies
-#
-# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit for 7B on one node, in micro-batches of 16 sequences?
-
-# %%
-from course_lib.config import ParallelConfig
-from course_lib.costs import Software
-
-one_node = planner.Job(
-    model=load_model("olmo_7b_workshop"),
-    cluster=KEMPNER,
-    batch=128,
-    sequence=2048,
-    microbatch=16,
-    parallel=ParallelConfig(dp=4),
-    recompute="full",
-    software=Software(kind="eager", kernel="flash2"),
-)
-for row in planner.wrapping_rows(one_node, planner.olmo_wrappings(one_node.model)):
-    fits = "fits" if row.fits else "does not fit"
-    print(
-        f"{row.wrapping:17} {row.strategy:13} {row.units:2} units, {row.calls:3} calls, "
-        f"{row.memory_bytes / GiB:4.0f} GiB {fits}, messages {row.messages_s:.2f} of {row.step_s[1]:.2f} s"
-    )
-
-# %% [markdown]
-# No pair with `NO_SHARD` fits, which is why the workshop takes FSDP for 7B. Without wrapping, all weights are whole at once, so only gradients and Adam's states are really shared. Among those that fit the time of messages hardly differs, because a node's wires are fast and these batches are large.
-#
-# `make olmo` runs the real packages on your CPU: `ai2-olmo` makes 33 units of the 7B `by_block`, as our count says, and a small OLMo of `ai2-olmo-core` has the same loss under DDP, FSDP and HSDP. [Its page](../wild/OLMO.md) has what it measured. It met a trap, too: as released, asynchronous checkpoints let some runs hang, and we leave out the metric that does it.
-#
-# ## Checkpoints that nobody waits for
-#
-# `torch.distributed.checkpoint.async_save` copies the weights and writes them on a thread, while training goes on. Its thread talks to the other ranks, and over gloo it does so on the same group as your training, if you give it none. Then its messages and FSDP's take turns by chance. In our trials three runs of three broke at the second step: one hung, two ended with sizes that did not match. With a group of its own all went well. Our `train` writes its checkpoints in this way, on a group that nobody else uses.
-
-
-# %% varies="measured times"
-def saved(asynchronous):
-    """Seconds that training stands still for a checkpoint of 32 MB, on this rank."""
-    import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
-
-    group = dist.new_group(backend="gloo")
-    state = {"weights": torch.randn(8_000_000)}
-    save = dcp.async_save if asynchronous else dcp.save
-    begin = time.perf_counter()
-    writing = save(state, checkpoint_id=mkdtemp(), process_group=group)
-    stood = time.perf_counter() - begin
-    if asynchronous:
-        writing.result()
-    return stood
-
-
-for name, asynchronous in (("saved at once", False), ("saved beside", True)):
-    print(f"{name}: training stood for {1e3 * max(run_ranks(saved, 2, asynchronous)):.0f} ms")
-
-# %% [markdown]
 # ## Logs that others have posted
 #
-# Three threads are worth half an hour, because the answer stands in them. Read the question first, and decide what you would look at.
+# Three threads in which the answer stands. Decide what you would look at before you unfold it.
 #
-# - [NVIDIA/nccl 1105](https://github.com/NVIDIA/nccl/issues/1105): two nodes, and torchrun says only `Socket Timeout`. With `NCCL_DEBUG=INFO` there is a line more. Which address does one node give to the other?
-# - [NVIDIA/nccl 286](https://github.com/NVIDIA/nccl/issues/286): how to name an interface when the nodes' cards have different names, told by one of NCCL's authors.
-# - [NVIDIA/nccl 296](https://github.com/NVIDIA/nccl/issues/296): the counters of four ranks side by side, as in our picture. Find the call in which they part.
+# **[NVIDIA/nccl 1105](https://github.com/NVIDIA/nccl/issues/1105).** Two nodes are to train, hang for a while, and end. torchrun says only `Socket Timeout`, in its own exit barrier. With `NCCL_DEBUG=INFO` one node prints that it has bootstrapped on the interface `enp67s0` with the address 192.168.1.8, that it found no InfiniBand device and takes sockets, and then that its connection to 192.168.1.9 failed: no route to host. Where do you look?
+#
+# <details><summary>What the lines say</summary>The ranks had met, since each knows the other's address. So the rendezvous is well, and torchrun's message is a victim's. The addresses are those of the interface that NCCL chose by itself, and between the two hosts this network does not lead, because of a route or a firewall. Dial that address from that host; <code>preflight</code> does so for each pair of neighbours.</details>
+#
+# **[NVIDIA/nccl 286](https://github.com/NVIDIA/nccl/issues/286).** One computer has the interfaces `eno1` and `lo`, the other `eth0` and `lo`. Only `lo` is on both. What do you write into `NCCL_SOCKET_IFNAME`?
+#
+# <details><summary>What NCCL's author answers</summary>Not <code>lo</code>, which leads to no other host. Either both names, <code>eno1,eth0</code>, of which each host takes the one that it has. Or each its own, in a file <code>/etc/nccl.conf</code>. Or nothing at all: by itself NCCL takes the first interface that is neither <code>lo</code> nor one of docker's.</details>
+#
+# **[NVIDIA/nccl 1911](https://github.com/NVIDIA/nccl/issues/1911).** A job of 32 ranks stands still, and NCCL's own service for this, RAS, reports a mismatch: 30 ranks have launched all-gathers up to number 640, and two up to number 641. It then names the two, ranks 12 and 13, with their node. Do you look at these two?
+#
+# <details><summary>Who waits for whom</summary>Not first. The two are ahead: they wait in 641 for the thirty, which have not come, so ask the thirty for their stacks. RAS names the smaller group, and the thread asks NVIDIA to name the one that is behind. But who is ahead is not innocent yet. Our rank 3 was ahead as well, because it had left a batch out. Only the calls tell.</details>
+#
+# In [NVIDIA/nccl 296](https://github.com/NVIDIA/nccl/issues/296) the counters of four ranks stand side by side, as in our picture, with the shell commands that made them out of a log.
 #
 # ## On GPUs, over NCCL
 #
 # Three things change. NCCL's watchdog writes the flight recorder when a call has timed out, if `TORCH_NCCL_DUMP_ON_TIMEOUT` lets it, into files whose name begins as `TORCH_FR_DUMP_TEMP_FILE` says. `TORCH_FR_BUFFER_SIZE` says how many calls it holds. Its entries have a `state` that tells calls that were scheduled from those that have started, which gloo's do not. And in the profiler FSDP's gathers lie on a stream of their own, so you can see whether they are hidden. None of this ran for this page.
 #
-# References: Chowdhery et al. 2022, *PaLM*, section 5.1; Zhang et al. 2022, *OPT*, section 2.5; Grattafiori et al. 2024, *The Llama 3 herd of models*, section 3.3.4; [nccl-tests, on bus bandwidth](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md); [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
+# References: [nccl-tests, on bus bandwidth](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md); [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).

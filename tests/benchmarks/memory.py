@@ -10,11 +10,11 @@ from page import Benchmark, table
 from course_lib.cli.memory_rows import pass_once
 from course_lib.config import ModelConfig
 from course_lib.costs import activation_bytes, find_convention, model_parameters, state_bytes
-from course_lib.gauges.allocated import recompute_layers
 from course_lib.gauges.plain_zero import Formats
 from course_lib.gauges.zero_run import ZeroRun, train_sharded
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
+from course_lib.savers.checkpointing import checkpoint_layers
 from course_lib.training.batches import Batches
 from course_lib.units import format_bytes
 
@@ -75,7 +75,7 @@ def activations(model: ModelConfig, batches: Batches) -> list[Agreement]:
         for way in ("none", "full"):
             decoder = Decoder(model).to(dtype)
             if way == "full":
-                recompute_layers(decoder)
+                checkpoint_layers(decoder.layers)
             measured = pass_once(decoder, batches.batch(0))[0]
             formula = activation_bytes(
                 model,

@@ -8,7 +8,6 @@ from math import prod
 
 import torch
 from ladder_models import STEPS
-from torch.utils.checkpoint import checkpoint
 
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
@@ -19,7 +18,9 @@ from course_lib.training.balance import balanced
 from course_lib.training.batches import Batches
 from course_lib.training.context_technique import context
 from course_lib.training.expert_technique import experts
+from course_lib.training.loss_technique import chunked_loss
 from course_lib.training.packed import packed
+from course_lib.training.recompute_technique import recompute
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
@@ -40,6 +41,7 @@ LLAMA = ModelConfig(
 )
 SHAPES = {
     "llama": LLAMA,
+    "five layers": replace(LLAMA, name="five layers", n_layers=5),
     "one kv head": replace(LLAMA, name="one kv head", hidden_size=12, n_heads=3, n_kv_heads=1),
     "gpt": replace(LLAMA, name="GPT", n_kv_heads=4, tied=True, max_sequence=16, positions="learned", norm="layer"),
     "moe": replace(LLAMA, name="MoE", n_experts=4, experts_per_token=2, ffn_size=8),
@@ -65,13 +67,10 @@ DATA = {
 }
 
 
-def model_of(shape, *, capacity=None, recomputed=False, one_choice=False):
-    """With `recomputed` layers are computed again in backward; with `one_choice` all tokens choose the same experts."""
+def model_of(shape, *, capacity=None, one_choice=False):
+    """With `one_choice` all tokens choose the same experts."""
     config = SHAPES[shape]
     model = MoEDecoder(config, capacity) if config.n_experts > 1 else Decoder(config)
-    for layer in model.layers if recomputed else ():
-        plain = layer.forward  # under the model's own names
-        layer.forward = lambda x, angles, plain=plain: checkpoint(plain, x, angles, use_reentrant=False)
     for mixture in mixtures_of(model) if one_choice else ():
         mixture.router.requires_grad_(False).weight.data.zero_()
     return model
@@ -95,10 +94,12 @@ def spread(
     sequence_parallel=None,
     schedule=None,
     balance=0.0,
+    recomputed=None,
+    pieces=None,
     end=None,
     **kind_and_degrees,
 ):
-    """The same on a mesh."""
+    """The same on a mesh; `recomputed` are the options of `recompute`, `pieces` those of the loss."""
     degrees = {axis: kind_and_degrees.pop(axis) for axis in AXES if axis in kind_and_degrees}
     model = model_of(shape, **kind_and_degrees)
     apply = []
@@ -108,12 +109,16 @@ def spread(
         apply.append(context(method, order=order))
     if spread_experts:
         apply.append(experts(cut_inner=cut_inner))
-    if balance:
-        apply.append(balanced(balance))
     if end is not None:
         apply.append(packed(end))
     if schedule is not None:
         apply.append(stages(make_schedule(schedule, degrees["pp"], 3)))
+    if recomputed is not None:
+        apply.append(recompute(**recomputed))
+    if pieces is not None:
+        apply.append(chunked_loss(pieces))
+    if balance:
+        apply.append(balanced(balance))
     if data is not None:
         apply.append(DATA[data]())
     return Trainer(model, config, mesh=make_mesh(**degrees), apply=apply)
@@ -127,9 +132,7 @@ def batches(sequence=13, rows=8):
 def climbs(*, accumulation=1, data_of=None, **case):
     """The whole ladder, from outputs to a checkpoint, for a case and its degrees."""
     degrees = [case[axis] for axis in AXES if axis in case]
-    shared = {
-        name: case[name] for name in ("shape", "recomputed", "balance", "capacity", "one_choice", "end") if name in case
-    }
+    shared = {name: case[name] for name in ("shape", "balance", "capacity", "one_choice", "end") if name in case}
 
     def make(build, options, config):
         return build(replace(config, accumulation=accumulation), **options)

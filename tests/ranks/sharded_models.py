@@ -13,6 +13,7 @@ from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel.table.mesh import make_mesh
+from course_lib.savers.lora import add_lora
 from course_lib.training.batches import Batches
 from course_lib.training.trainer import Trainer
 
@@ -51,6 +52,7 @@ MODELS = {
     "tied": lambda: Decoder(replace(LLAMA, tied=True)),
     "frozen": frozen,
     "frozen embedding": frozen_embedding,
+    "lora": lambda: add_lora(Decoder(LLAMA), 2),
     "mlp": lambda: MLP(gelu=True),
     "buffers": chain,
 }

@@ -61,7 +61,7 @@ def test_the_data_techniques_share_over_these_ranks_too(data, degrees):
         {"pp": 2, "schedule": "1f1b"},
         {"pp": 2, "schedule": "1f1b", "shape": "gpt"},
         {"pp": 2, "schedule": "gpipe", "data": "zero1"},
-        {"recomputed": True},
+        {"recomputed": {}},
     ],
     ids=str,
 )

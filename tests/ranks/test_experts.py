@@ -27,7 +27,7 @@ from course_lib.verify import NotEqual, assert_parallel_equals
         {"ep": 4, "shape": "six experts"},  # 2, 2, 1, 1
         {"ep": 4, "shape": "moe", "capacity": 1.0},
         {"ep": 2, "shape": "moe", "balance": 0.1, "accumulation": 2},
-        {"ep": 2, "shape": "moe", "balance": 0.1, "recomputed": True},
+        {"ep": 2, "shape": "moe", "balance": 0.1, "recomputed": {}},
     ],
     ids=str,
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +30,8 @@ COLLECTIVES = ROOT / "notebooks/scripts/02_collectives.py"
 FINE_TUNING = ROOT / "notebooks/scripts/07_llama_or_olmo.py"  # it reads and writes models
 EXPERTS = ROOT / "notebooks/scripts/09_experts.py"  # a layer of its own
 STANDS_STILL = ROOT / "notebooks/scripts/12_stands_still.py"  # it never ends
-STAGES = [path for path in SCRIPTS if path not in (COLLECTIVES, FINE_TUNING, EXPERTS, STANDS_STILL)]
+GOES_ON = ROOT / "notebooks/scripts/12b_goes_on.py"  # a job's endings
+STAGES = [path for path in SCRIPTS if path not in (COLLECTIVES, FINE_TUNING, EXPERTS, STANDS_STILL, GOES_ON)]
 ALONE, *ON_RANKS, RESUMING, LONG_CONTEXTS = STAGES
 LINES = {COLLECTIVES: 60, FINE_TUNING: 122}
 STEP = re.compile(r"step (\d+): loss ([\d.]+), gradients of length ([\d.]+)")
@@ -121,6 +124,26 @@ def same(steps):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_collectives_run_under_torchrun(kept, ranks, tmp_path):
     assert ran(kept(ranks), COLLECTIVES, cwd=tmp_path).startswith(f"{ranks} ranks agree")
+
+
+def test_a_signal_to_one_rank_ends_all_after_a_step_and_the_next_start_goes_on(kept, tmp_path):
+    whole, broken = (tmp_path / name for name in ("whole", "broken"))
+    for folder in (whole, broken):
+        folder.mkdir()
+    ran(kept(2), GOES_ON, whole, cwd=whole)
+    with kept(2).started(GOES_ON, broken, cwd=broken) as run:
+        until = time.monotonic() + 100
+        while "step 3\n" not in (broken / "out").read_text() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill([*run.pids.values()][1], signal.SIGUSR1)
+        assert run.wait(100) == [0, 0]
+    [step] = set(re.findall(r"leaves after step (\d+)", (broken / "out").read_text()))
+    assert 3 < int(step) < 60
+    again = ran(kept(2), GOES_ON, broken, cwd=broken)
+    assert again.count(f"goes on after step {step}\n") == 2 and again.count("leaves after step 60") == 2
+    states = [torch.load(folder / "state.pt") for folder in (whole, broken)]
+    assert states[0]["step"] == states[1]["step"] == 60
+    assert all(torch.equal(states[0]["model"][name], value) for name, value in states[1]["model"].items())
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

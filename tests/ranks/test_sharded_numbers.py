@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.config import TrainConfig
-from course_lib.gauges.allocated import recompute_layers
 from course_lib.gauges.track import track_step
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.sharding.flat_row import Sharing
@@ -23,6 +22,7 @@ from course_lib.parallel.sharding.offload import CPUOffloadPolicy
 from course_lib.parallel.sharding.sharded import ShardedModel
 from course_lib.parallel.sharding.untouched import row_of
 from course_lib.ranks import RankError, run_ranks
+from course_lib.savers.checkpointing import checkpoint_layers
 from course_lib.split import split_sizes
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.step import summed_loss
@@ -85,7 +85,7 @@ def recomputed(how):
     torch.manual_seed(0)
     model = Decoder(LLAMA).double()
     if how == "ours":
-        recompute_layers(model)
+        checkpoint_layers(model.layers)
     group = dist.new_group()
     ShardedModel(model, Sharing(group, group))
     if how == "torch":

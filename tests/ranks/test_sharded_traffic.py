@@ -95,6 +95,8 @@ CASES = [  # each strategy meets wrappings, models, ranks and numbers of micro-b
     ("FULL_SHARD", by_block_group(2), MIXED | {"secondary": 3}, "tied", 6, 1),
     ("FULL_SHARD", by_block, {"gather_dtype": torch.int8}, "frozen", 3, 2),
     ("FULL_SHARD", by_block_group(2), MIXED | {"gather_dtype": torch.int8, "secondary": 2}, "tied", 4, 1),
+    ("DDP", ONE_UNIT, {}, "lora", 3, 2),  # what adapters share is their gradients alone …
+    ("FULL_SHARD", by_block, MIXED, "lora", 4, 1),  # … and frozen weights, where these are shared
     ("HYBRID_SHARD", by_block, MIXED | {"shards": 2}, "frozen", 4, 2),
     ("HYBRID_SHARD", by_block_and_size, {"shards": 2, "overlap": False}, "tied", 4, 1),
 ]

@@ -16,34 +16,32 @@ from course_lib.comm.traces import Traffic
 from course_lib.config import ParallelConfig, TrainConfig
 from course_lib.costs.comm.tensor import tensor_step
 from course_lib.costs.model.activations import bytes_on_rank, checkpointed_activations
-from course_lib.gauges.allocated import allocated_bytes, recompute_layers
+from course_lib.gauges.allocated import allocated_bytes
 from course_lib.models.decoder import Decoder
-from course_lib.models.mlp import MLP
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
+from course_lib.training.recompute_technique import recompute
 from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
-from course_lib.training.torch_recompute import torch_recompute_layers
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
 
 ROWS, SEQUENCE = 7, 5
-PARTITIONED = {"partition_activations": True}
+PARTITIONED = {"partitioned": True}
 
 
-def recomputed(train, config, *, how=recompute_layers, dp=1, then=(), **options):
+def recomputed(train, config, *, dp=1, then=(), partitioned=False, **options):
     """A trainer whose layers are recomputed."""
-    model = Decoder(config)
-    how(model)
     mesh = make_mesh(dp=dp, tp=dist.get_world_size() // dp)
-    return Trainer(model, train, mesh=mesh, apply=(tensor(**options), *then))
+    apply = (tensor(**options), recompute(partitioned=partitioned), *then)
+    return Trainer(Decoder(config), train, mesh=mesh, apply=apply)
 
 
 @pytest.mark.parametrize(
     ("shape", "ranks", "options"),
     [
         ("llama, 1 kv head", 1, {}),
-        ("gpt", 2, {"how": torch_recompute_layers}),
+        ("gpt", 2, {}),
         ("llama", 3, {}),
         ("llama, 2 kv heads", 4, {"dp": 2, "then": (fully_shard(),)}),
     ],
@@ -111,16 +109,16 @@ def test_under_sequence_parallelism_an_input_is_a_piece_already():
 
 def refused():
     found = []
-    for model, options in ((Decoder(LLAMA), {"sequence_parallel": "keep"}), (MLP(), {})):
+    for cuts in ((tensor(sequence_parallel="keep"),), ()):
         with pytest.raises(ValueError) as caught:
-            Trainer(model, TrainConfig(), mesh=make_mesh(tp=2), apply=(tensor(**PARTITIONED, **options),))
+            Trainer(Decoder(LLAMA), TrainConfig(), mesh=make_mesh(tp=2), apply=(*cuts, recompute(**PARTITIONED)))
         found.append(str(caught.value))
     return found
 
 
 def test_where_the_ranks_have_other_inputs_it_is_refused():
     for cut, other in run_ranks(refused, 2):
-        assert cut.startswith("tensor: partition_activations of a Decoder, sequence_parallel='keep'; pieces are cut ")
-        assert other.startswith("tensor: partition_activations of a MLP, sequence_parallel=None; ")
+        assert cut.startswith("recompute: partitioned with sequence parallelism; pieces are cut from an input that ")
+        assert other.startswith("recompute: partitioned with no tensor technique; ")
     with pytest.raises(ValueError, match="recompute='partitioned', sequence_parallel='keep'; .*; choose recompute='f"):
         tensor_step(LLAMA, tp=2, batch=1, sequence=4, recompute="partitioned", sequence_parallel="keep")

@@ -19,6 +19,7 @@ from course_lib.models.logits import Logits
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.parallel.tensors.cutting import tensor_parallel
 from course_lib.ranks import RankError, ledger, run_ranks, server
+from course_lib.savers.lora import add_lora
 from course_lib.training.batches import Batches
 from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
@@ -56,6 +57,29 @@ def alone(train, family, kv_heads):
 def tensor_parallel_trainer(train, family, kv_heads):
     model = Logits(theirs(family, num_key_value_heads=kv_heads))
     return Trainer(model, train, mesh=make_mesh(tp=dist.get_world_size()), apply=(tensor(),))
+
+
+def adapted(family):
+    """Theirs with LoRA beside all matrices of the layers, as if it had been trained for a while."""
+    model = add_lora(Logits(theirs(family, num_key_value_heads=2)), 3, targets=("model.model.layers.*.*.*_proj",))
+    for name, parameter in model.named_parameters():
+        if name.endswith(".B"):
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+@pytest.mark.parametrize("family", ["Llama", "Olmo2"])
+def test_the_ladder_with_adapters(family):
+    """Also where a norm over all heads stands behind an adapted map, and each head of keys lies on two ranks."""
+
+    def one(train):
+        return Trainer(adapted(family), train)
+
+    def many(train):
+        return Trainer(adapted(family), train, mesh=make_mesh(tp=4), apply=(tensor(),))
+
+    report = assert_parallel_equals(one, many, TOKENS, world_size=4, steps=STEPS, tolerance=1e-6)
+    assert tuple(report.deviations) == RUNGS
 
 
 @pytest.mark.parametrize(

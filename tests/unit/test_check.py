@@ -105,6 +105,17 @@ def test_a_change_brings_its_tests_and_what_it_edits():
     assert all(name.startswith("tests/notebooks/") for name in chosen["unit tests"].on)
 
 
+def test_a_second_lesson_belongs_to_its_module(tmp_path, monkeypatch):
+    (tmp_path / "notebooks").mkdir()
+    for name in ("12_first", "12b_second", "13_other"):
+        (tmp_path / f"notebooks/{name}.ipynb").touch()
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    [step] = steps.strict({"12"}, set())
+    assert step.on == ("notebooks/12_first.ipynb", "notebooks/12b_second.ipynb")
+    assert steps.EDITED.match("notebooks/src/12b_second.py")[2] == "12"
+    assert module_of("notebooks/12b_second.ipynb", "Cell 3") == module_of("tests/x.py", "test[12b_second]") == "12"
+
+
 def test_a_changed_exercise_runs_its_own_module_unless_more_has_changed():
     grading, one = "stubs, mutants, grading", "tests/grading/test_exercises.py"
     files = ["course_lib/checks/module_04/halves.py", "exercises/mutants/04_model_and_pipeline_parallelism.py"]

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, load_model
 from course_lib.costs import Gap, find_convention, model_parameters, published_gaps, state_bytes
-from course_lib.gauges.allocated import recompute_layers, saved_bytes
+from course_lib.gauges.allocated import saved_bytes
 from course_lib.models.decoder import Decoder, rotary_angles
+from course_lib.savers.checkpointing import checkpoint_layers
 
 SMALL = ModelConfig(
     name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False
@@ -74,7 +75,7 @@ def test_the_exact_activations_are_those_of_real_tensors():
     tokens, targets = tokens.clone(), targets.clone()
     found = saved_bytes(model, lambda: F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()))
     assert exact("activations of all") == found - 2  # cross-entropy's divisor
-    recompute_layers(model)
+    checkpoint_layers(model.layers)
     kept = saved_bytes(model, lambda: model.layers[0](x, angles))
     assert exact("activations of a recomputed layer") == kept - angles.nbytes
 

@@ -120,6 +120,19 @@ def test_dynamic_levels_are_the_middles_of_decades_that_are_cut_finer_and_finer(
     assert np.allclose(levels.double().numpy(), sorted(wanted), atol=0, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("table", "options"), [(nf4_levels, {}), (dynamic_levels, {"signed": True}), (dynamic_levels, {"signed": False})]
+)
+def test_a_table_does_not_follow_the_default_dtype(table, options):
+    """Each process makes it once, and ranks that made it under another default would have other levels."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = table.__wrapped__(**options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == torch.float32 and torch.equal(found, table(**options))
+
+
 @pytest.mark.parametrize("length", [1, 255, 256, 700])
 def test_codes_come_back_as_the_nearest_level(length):
     x, levels = drawn(length), dynamic_levels(signed=True)

@@ -12,6 +12,8 @@ from torch import nn
 from course_lib.config import ModelConfig
 from course_lib.gauges.allocated import peak_bytes, saved_bytes
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.tensors.lint import lint
+from course_lib.parallel.tensors.plan import plan_for
 from course_lib.savers.adapted import merge_adapters
 from course_lib.savers.ia3 import IA3Linear, add_ia3
 from course_lib.savers.lora import LoRALinear, add_lora
@@ -214,3 +216,17 @@ def test_adapters_of_a_short_model_have_32_bits():
         assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
         assert model(TOKENS).dtype == torch.bfloat16
         train(model, 1)
+
+
+@pytest.mark.parametrize("adapt", [add_lora, add_ia3], ids=["lora", "ia3"])
+def test_a_plan_of_tensor_parallelism_says_of_adapted_maps_what_it_says_of_plain_ones(adapt):
+    plain, model = Decoder(CONFIG), adapt(Decoder(CONFIG))
+    found = [str(finding) for finding in lint(model, plan_for(model), 4)]
+    assert found == [str(finding) for finding in lint(plain, plan_for(plain), 4)]
+    assert any("lie on 2 ranks each" in line for line in found)
+
+
+def test_codes_cannot_be_cut_and_the_plan_says_so_first():
+    model = add_lora(quantise(Decoder(CONFIG)))
+    faults = [finding for finding in lint(model, plan_for(model), 2) if finding.fault]
+    assert faults and "a NF4Linear; the style 'column' cuts a Linear" in str(faults[0])

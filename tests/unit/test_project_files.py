@@ -59,8 +59,8 @@ def test_every_make_target_says_what_it_does():
         ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     wanted = (
-        "setup lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo matrix notebooks exercises slides "
-        "release grade grade-all project grade-project"
+        "setup lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises "
+        "slides release grade grade-all project grade-project"
     )
     assert [line.split()[1] for line in listed.splitlines()] == ["help", *wanted.split()]
 

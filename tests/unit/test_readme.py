@@ -9,7 +9,7 @@ import sys
 from course_lib import presets
 from course_lib.verify.museum.wild import library_of, wild_bugs, wild_falls
 from tools.contents import CONTENTS, LESSONS, contents, exercise_minutes
-from tools.lesson import told_minutes
+from tools.lesson import number, told_minutes
 from tools.paths import ROOT
 from tools.readme_figure import FIGURE, LADDER, MEMORY, SCHEDULES, WILD, memory, picture, schedules, wild
 
@@ -41,7 +41,7 @@ def test_the_table_tells_the_minutes_of_lessons_and_exercises():
     for lesson in LESSONS:
         exercises = ROOT / f"exercises/src/{lesson.name}"
         minutes = sum(exercise_minutes(exercises)) if exercises.exists() else "–"
-        row = next(line for line in README.splitlines() if line.startswith(f"| [{lesson.name[:2]} "))
+        row = next(line for line in README.splitlines() if line.startswith(f"| [{number(lesson)} "))
         assert row.endswith(f" | {told_minutes(lesson)} | {minutes} |")
 
 

@@ -13,6 +13,7 @@ from course_lib.training.sampler import DistributedSampler
 from course_lib.verify import NotEqual
 from course_lib.verify.data_order import assert_same_order, sampled
 from course_lib.verify.museum import (
+    ADAPTER_BUGS,
     BUGS,
     CONTEXT_BUGS,
     EXPERT_BUGS,
@@ -28,7 +29,7 @@ REFERENCE = [4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]
 BATCHES = Batches(text=bytes(range(256)), batch_size=6, sequence=7)
 
 
-EXHIBITS = {**BUGS, **PIPELINE_BUGS, **TENSOR_BUGS, **SHARDED_BUGS, **CONTEXT_BUGS, **EXPERT_BUGS}
+EXHIBITS = {**BUGS, **PIPELINE_BUGS, **TENSOR_BUGS, **SHARDED_BUGS, **CONTEXT_BUGS, **EXPERT_BUGS, **ADAPTER_BUGS}
 
 
 @pytest.mark.parametrize("name", EXHIBITS)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_lib import comm
 from course_lib.checks.kit.parts import Advice, Noted, Parts, Report, cut, generator, parts_exercise
-from course_lib.checks.kit.said import plural
+from course_lib.checks.kit.said import plural, wrong_means
 from course_lib.checks.kit.spec import FP64, Level
 from course_lib.checks.kit.step import Cause
 from course_lib.comm import ledger
@@ -185,7 +185,11 @@ _EXPERTS = parts_exercise(
             lambda *given: _through(*given, own_rows=True)
         ),
     },
-    advice=Advice(causes={NAMES[2]: _CAUSES}, noted=_noted),
+    advice=Advice(
+        causes={NAMES[2]: _CAUSES},
+        noted=_noted,
+        sent=lambda case, book: wrong_means(book, "comm's collectives, not torch.distributed's own"),
+    ),
     levels={
         "values": Level(
             points=2,

@@ -65,6 +65,26 @@ def seen(positions: Sequence[Sequence[int]], rank: int, source: int) -> Tensor:
     return mine.unsqueeze(-1) >= theirs
 
 
+def own_triangle(positions: Sequence[Sequence[int]], rank: int, source: int) -> Tensor:
+    """Row against column, as if each block were causal by itself."""
+    return everything(positions, rank, source).tril()
+
+
+def everything(positions: Sequence[Sequence[int]], rank: int, source: int) -> Tensor:
+    """As if nothing were masked."""
+    return torch.ones(len(positions[rank]), len(positions[source]), dtype=torch.bool)
+
+
+def own_block_alone(positions: Sequence[Sequence[int]], rank: int, source: int) -> Tensor:
+    """Right in the rank's own block, and nothing is masked in others."""
+    return seen(positions, rank, source) if source == rank else everything(positions, rank, source)
+
+
+def of_the_other_side(positions: Sequence[Sequence[int]], rank: int, source: int) -> Tensor:
+    """As if blocks came from the next rank."""
+    return seen(positions, rank, (2 * rank - source) % len(positions))
+
+
 def whole_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """On one device."""
     length = q.shape[-2]

@@ -12,7 +12,18 @@ from torch import Tensor
 
 from course_lib.checks.kit.parts import Advice, Parts, parts_exercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_09.on_a_ring import DIM, Text, passed_on, seen, whole_attention, wrong_hops
+from course_lib.checks.module_09.on_a_ring import (
+    DIM,
+    Text,
+    everything,
+    of_the_other_side,
+    own_block_alone,
+    own_triangle,
+    passed_on,
+    seen,
+    whole_attention,
+    wrong_hops,
+)
 from course_lib.comm.ledger import Ledger
 
 _Positions = Sequence[Sequence[int]]
@@ -55,26 +66,9 @@ def _by_last_log(blocks: _Blocks) -> Tensor:
     return blocks[-1][0]
 
 
-def _own_triangle(positions: _Positions, rank: int, source: int) -> Tensor:
-    return torch.ones(len(positions[rank]), len(positions[source]), dtype=torch.bool).tril()
-
-
-def _everything(positions: _Positions, rank: int, source: int) -> Tensor:
-    return torch.ones(len(positions[rank]), len(positions[source]), dtype=torch.bool)
-
-
-def _own_block_alone(positions: _Positions, rank: int, source: int) -> Tensor:
-    return seen(positions, rank, source) if source == rank else _everything(positions, rank, source)
-
-
 def _by_rank(positions: _Positions, rank: int, source: int) -> Tensor:
-    full = _everything(positions, rank, source)
+    full = everything(positions, rank, source)
     return full & (source < rank) if source != rank else seen(positions, rank, source)
-
-
-def _of_the_other_side(positions: _Positions, rank: int, source: int) -> Tensor:
-    """As if blocks came from the next rank."""
-    return seen(positions, rank, (2 * rank - source) % len(positions))
 
 
 def _attend(
@@ -117,15 +111,15 @@ _FORWARD = parts_exercise(
     asked=lambda case: (),
     slips={
         "each block was masked as if it were causal by itself, row against column. What counts are the positions in "
-        "the text, those of this rank's queries and those of the source's keys": partial(_attend, mask=_own_triangle),
-        "no key is masked. A query sees its own position and those before it": partial(_attend, mask=_everything),
+        "the text, those of this rank's queries and those of the source's keys": partial(_attend, mask=own_triangle),
+        "no key is masked. A query sees its own position and those before it": partial(_attend, mask=everything),
         "only the rank's own block is masked. Others have positions behind a query as well": (
-            partial(_attend, mask=_own_block_alone)
+            partial(_attend, mask=own_block_alone)
         ),
         "blocks were taken or left out whole, by the number of their rank. In this order a rank has positions at both "
         "ends": partial(_attend, mask=_by_rank),
         "the mask is that of another rank's positions. What comes from the rank before you has in step s been rank "
-        "(rank - s) % p's": partial(_attend, mask=_of_the_other_side),
+        "(rank - s) % p's": partial(_attend, mask=of_the_other_side),
         "the blocks' outputs were averaged. Each is a softmax of its own, so weigh it by the sum of its powers": (
             partial(_attend, finish=_averaged)
         ),

@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from course_lib.config import ModelConfig
-from course_lib.costs.model.activations import Saved, head_activations, is_llama, layer_activations
+from course_lib.costs.model.activations import (
+    Recompute,
+    Saved,
+    Sharing,
+    checkpointed_activations,
+    head_activations,
+    is_llama,
+    layer_activations,
+)
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.states import StateBytes, state_bytes
@@ -101,20 +109,32 @@ def adapter_state_bytes(
 
 
 def adapter_activations(
-    config: ModelConfig, adapters: Adapters, *, batch: int, sequence: int, itemsize: int, fused_norms: bool = False
+    config: ModelConfig,
+    adapters: Adapters,
+    *,
+    batch: int,
+    sequence: int,
+    itemsize: int,
+    recompute: Recompute = "none",
+    fused_norms: bool = False,
 ) -> tuple[Saved, ...]:
     """The tensors that a decoder with adapters keeps, from its first layer to the loss, where all else is frozen.
 
-    Maps in codes keep the same: their weights come back from the codes. Adapters have the model's dtype here.
+    Maps in codes keep the same: their weights come back from the codes. Adapters have the model's dtype here. Layers
+    that are recomputed keep their input, as without adapters, and share one tensor of rotary angles in fp32.
     Raises: ValueError for layers that are not a Llama's.
     """
     sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
-    layer = layer_activations(config, **sizes, fused_norms=fused_norms)
     head = head_activations(config, **sizes, fused_norms=fused_norms)
-    first = tuple(_of_layer(layer, config, adapters, stream=False, tokens=batch * sequence, itemsize=itemsize))
-    others = tuple(_of_layer(layer, config, adapters, stream=True, tokens=batch * sequence, itemsize=itemsize))
     # The embedding is frozen and so is the head: neither its tokens nor its input are read again.
     ends = _without_weights(saved for saved in head if saved.name not in ("tokens", "head input"))
+    if recompute == "full":
+        angles = Saved(name="angles", elements=sequence * config.head_size // 2, itemsize=_FP32, shared_by="nothing")
+        layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
+        return (*layer * config.n_layers, angles, *ends)
+    layer = layer_activations(config, **sizes, fused_norms=fused_norms)
+    first = tuple(_of_layer(layer, config, adapters, stream=False, tokens=batch * sequence, itemsize=itemsize))
+    others = tuple(_of_layer(layer, config, adapters, stream=True, tokens=batch * sequence, itemsize=itemsize))
     return (*first, *others * (config.n_layers - 1), *ends)
 
 
@@ -159,12 +179,15 @@ def _without_weights(kept: Iterable[Saved]) -> Iterator[Saved]:
 
 
 def _of_adapters(config: ModelConfig, adapters: Adapters, tokens: int, itemsize: int) -> Iterator[Saved]:
-    """Beside what the model itself has: the numbers between A and B; of factors what they multiply, if it is new."""
+    """Beside what the model itself has: the numbers between A and B; of factors what they multiply, if it is new.
+
+    Ranks that share a matrix by columns have all of the former, for their rows of B.
+    """
     for name in adapters.maps:
         if adapters.rank is not None:
+            shared: Sharing = "sequence" if name in ("o_proj", "down_proj") else "nothing"
             numbers = tokens * adapters.rank
-            yield Saved(name=f"{name}: between A and B", elements=numbers, itemsize=itemsize, shared_by="sequence")
+            yield Saved(name=f"{name}: between A and B", elements=numbers, itemsize=itemsize, shared_by=shared)
         elif name != "down_proj":  # whose factors multiply what is kept already
             numbers = tokens * config.kv_size
             yield Saved(name=f"{name}: before the factors", elements=numbers, itemsize=itemsize, shared_by="tp")
-

@@ -14,11 +14,11 @@ from course_lib.costs.model.activations import (
     attention_activations,
     bytes_on_rank,
     checkpointed_activations,
-    head_activations,
     is_counted,
     layer_activations,
     left_whole,
 )
+from course_lib.costs.model.checkpointing import KeptResults, chunked_head_activations, kept_results
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.kv_cache import kv_heads_on_rank
 from course_lib.costs.model.states import fullest_parameters, layers_of_stage
@@ -135,15 +135,16 @@ def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | N
     experts = held if apart == parallel else fullest_parameters(model, apart, stage=stage, whole=whole)
     how, axes = _how(job), _axes(parallel)
     layers = [(count, _layer(kind, axes, how)) for count, kind in layers_of_stage(model, parallel.pp, stage)]
-    everything, inputs, scores = (sum(count * sizes[place] for count, sizes in layers) for place in range(3))
+    everything, scores, results = (sum(count * sizes[place] for count, sizes in layers) for place in (0, 2, 3))
+    here, largest, bare = sum(count for count, _ in layers), max(sizes[0] for _, sizes in layers), layers[0][1][1]
     return Pieces(
         shared=held.shared,
         experts=experts.experts,
         unit=held.largest_unit,
         layers=everything,
-        inputs=inputs,
+        inputs=-(-here // job.group) * bare + results,
         scores=scores,
-        largest=max(sizes[0] - sizes[1] for _, sizes in layers),
+        largest=min(job.group, here) * largest - bare,
         head=_head(model, axes, how, job.bytes_of_logit) if stage == parallel.pp - 1 else 0,
     )
 
@@ -156,6 +157,8 @@ class _How:
     software: Software
     whole: frozenset[Piece]
     context: ContextMethod
+    keep: KeptResults
+    loss_pieces: int
 
 
 def _how(job: Job) -> _How:
@@ -167,7 +170,7 @@ def _how(job: Job) -> _How:
         fused_norms=job.fused_norms,
         keep_gathered=job.gathers_once,
     )
-    return _How(work, job.software, frozenset(job.whole), job.context)
+    return _How(work, job.software, frozenset(job.whole), job.context, job.keep, job.loss_pieces)
 
 
 def _axes(parallel: ParallelConfig) -> ParallelConfig:
@@ -178,8 +181,8 @@ def _axes(parallel: ParallelConfig) -> ParallelConfig:
 
 
 @cache
-def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int, int, int]:
-    """Bytes of one layer and micro-batch: everything, its input alone, and scores where the kernel keeps them."""
+def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int, int, int, int]:
+    """Bytes of one layer and micro-batch: everything; its input alone; scores where the kernel keeps them; results."""
     work, software = how.work, how.software
     kept = layer_bytes(kind, parallel, work, whole=how.whole)
     bare = layer_bytes(kind, parallel, work, recompute="full", whole=how.whole)
@@ -194,7 +197,9 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
     fused = kind.gated_ffn and kind.n_experts == 1 and software.fuses_swiglu
     unmasked = not kind.gated_ffn and software.kind != "legacy"  # a GPT without dropout: two masks of a byte less
     spared = work.itemsize * kind.ffn_size * fused + _MASKS * kind.hidden_size * unmasked
-    return kept + scores - tokens * spared // parallel.tp, bare, scores
+    sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
+    results = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=how.keep), how.whole), parallel)
+    return kept + scores - tokens * spared // parallel.tp, bare, scores, results
 
 
 @cache
@@ -202,7 +207,7 @@ def _head(model: ModelConfig, parallel: ParallelConfig, how: _How, logit_bytes: 
     """Last norm, head and loss, of whose logits the loss makes so many bytes each."""
     work = how.work
     sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
-    found = head_activations(model, **sizes, fused_norms=work.fused_norms)
+    found = chunked_head_activations(model, **sizes, pieces=how.loss_pieces, fused_norms=work.fused_norms)
     kept = [replace(x, itemsize=logit_bytes) if x.name == "log-probabilities" else x for x in found]
     return bytes_on_rank(left_whole(kept, how.whole), parallel, keep_gathered=work.keep_gathered)
 

@@ -46,7 +46,8 @@ class Spread:
         of_expert = torch.arange(here, device=rows.device).repeat(len(coming)).repeat_interleave(table.flatten())
         order = of_expert.argsort(stable=True)
         made = computed(arrived[order], table.sum(0))
-        return self._exchange(made[order.argsort()], coming, leaving)
+        back = order.argsort()  # where each row that arrived stands now: the way back of a permutation
+        return self._exchange(made[back], coming, leaving)
 
     def _exchange(self, rows: Tensor, leaving: Sequence[int], coming: Sequence[int]) -> Tensor:
         """So many rows to each rank and from each; their gradients go back on the same ways."""

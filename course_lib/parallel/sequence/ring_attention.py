@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from course_lib import comm
-from course_lib.parallel.sequence.blocks import block, block_backward, merge_
 from course_lib.parallel.sequence.shared import SharedSequence
+from course_lib.savers.attention_blocks import block, block_backward, merge_
 from course_lib.sequence_cut import SequenceCut
 
 _OPERATION = "ring_attention"  # of its hops in the ledger
-_BACKWARD = 2.0  # times the work of forward: a block's scores are needed again, and there are two products of each kind
+_BACKWARD = 2.5  # times the work of forward: five products for two, of which one makes the scores again
 
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, shared: SharedSequence) -> Tensor:
@@ -66,7 +66,8 @@ class Ring(torch.autograd.Function):
         gradients = Travelling(torch.zeros_like(travelling.here), shared, cut)  # of the keys that are here
         for source in travelling.sources():
             travelling.send_on()
-            (keys, values), (of_keys, of_values) = travelling.here.to(lse.dtype), gradients.here
+            keys, values = travelling.here.to(lse.dtype)
+            of_keys, of_values = term = torch.zeros_like(travelling.here, dtype=lse.dtype)  # this rank's
             for queries, stretch, diagonal in cut.blocks(shared.rank, source):
                 parts = (grouped[..., queries, :], keys[:, :, stretch], values[:, :, stretch], g[..., queries, :])
                 same = shared.same_document(source, queries, stretch)
@@ -76,9 +77,11 @@ class Ring(torch.autograd.Function):
                 of_values[:, :, stretch] += terms[2]
             shared.spend(_BACKWARD * cut.work(shared.rank, source), f"backward to the keys of {source}")
             travelling.arrive()
-            # Only now: this rank's term had to be added first. After the last step they are sent home.
-            gradients.send_on(home=True)
+            # What the ranks before found of these keys was under way meanwhile. After the last step it is sent home.
             gradients.arrive()
+            gradients.here += term
+            gradients.send_on(home=True)
+        gradients.arrive()
         return of_q.to(q.dtype).flatten(1, 2), *gradients.here, None, None
 
 

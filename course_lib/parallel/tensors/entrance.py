@@ -94,7 +94,8 @@ class _EnteringLinear(torch.autograd.Function):
 
         ctx.region, ctx.has_biases = region, len(biases) > 0
         kept = x if region.sequence_parallel == "regather" else whole
-        ctx.save_for_backward(kept, *weights)
+        # Frozen weights need no input again.
+        ctx.save_for_backward(kept if any(ctx.needs_input_grad[3:]) else None, *weights)
         return y.view(*whole.shape[:-1], columns.shape[1])
 
     @staticmethod

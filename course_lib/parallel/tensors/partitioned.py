@@ -8,12 +8,10 @@ Source: Rajbhandari et al. 2020, ZeRO, section 6.1 (P_a).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.parallel.tensors.conjugate import Operators
@@ -26,27 +24,16 @@ class _Piece(NamedTuple):
     shape: torch.Size
 
 
-def partition_inputs(layers: Iterable[nn.Module], operators: Operators) -> None:
-    """Let autograd keep a piece of each layer's input, which must be the same on all ranks.
+def in_pieces(operators: Operators) -> saved_tensors_hooks:
+    """While it is entered, autograd keeps this rank's piece of each tensor, which must be the same on all ranks.
 
-    Cost: in backward an all-gather of the input each time that the layer saved it: once, if it is recomputed.
+    Cost: in backward an all-gather of the tensor.
     """
-    for layer in layers:
-        layer.forward = partial(_in_pieces, operators, layer.forward)
 
+    def keep(saved: Tensor) -> _Piece:
+        return _Piece(operators.cut(saved.flatten(), 0).clone(), saved.shape)
 
-def _in_pieces(operators: Operators, forward: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
-    address, shape = x.data_ptr(), x.shape  # the hooks last until backward: with x in them it would be kept whole
+    def find(kept: _Piece) -> Tensor:
+        return operators.gathered(kept.numbers, 0, kept.shape.numel()).view(kept.shape)
 
-    def keep(saved: Tensor) -> Tensor | _Piece:
-        if (saved.data_ptr(), saved.shape) != (address, shape):
-            return saved
-        return _Piece(operators.cut(saved.flatten(), 0).clone(), shape)
-
-    def find(kept: Tensor | _Piece) -> Tensor:
-        if isinstance(kept, _Piece):
-            return operators.gathered(kept.numbers, 0, kept.shape.numel()).view(kept.shape)
-        return kept
-
-    with saved_tensors_hooks(keep, find):
-        return forward(x, *others)
+    return saved_tensors_hooks(keep, find)

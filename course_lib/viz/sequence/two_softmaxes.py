@@ -15,7 +15,7 @@ from course_lib.viz.ink.drawing import Drawing
 
 _FOOT, _TALL = 262.0, 134.0  # of the bars; a weight of 1
 _NAMES, _PANEL, _APART = 78.0, 214.0, 25.0  # pixels across: the rows' names, a column, from one to the next
-_LINE, _HEIGHT = 24.0, 516.0
+_LINE, _HEIGHT, _HEIGHT_OF_WEIGHTS = 24.0, 516.0, 386.0
 _BAR = 0.72  # of a key's place, which has room for its number
 _MOST = 6  # keys
 
@@ -38,29 +38,34 @@ class _Softmax:
         return cls(largest, total, out, {key: part / total for key, part in parts.items()})
 
 
-def plot_two_softmaxes(scores: Sequence[float], values: Sequence[float], cut: SequenceCut | None = None) -> Drawing:
-    """The weights that each of two ranks finds for its own keys, and those of the whole, with what is carried.
+def plot_two_softmaxes(
+    scores: Sequence[float], values: Sequence[float], cut: SequenceCut | None = None, *, carried: bool = True
+) -> Drawing:
+    """The weights that each of two ranks finds for its own keys, and those of the whole; if asked, what is `carried`.
 
     One query has a score and a value, a single number, for each key; without a `cut` the ranks have half of them each.
     Raises: ValueError for fewer than 2 keys or more than 8, numbers that do not match the cut, or no 2 ranks.
     """
     cut = cut or SequenceCut(max(len(scores), 2), 2)
     _check(scores, values, cut)
-    title, n = "Two softmaxes of one query, and how they merge", len(scores)
+    title, n = f"Two softmaxes of one query, and {'how they merge' if carried else 'the whole'}", len(scores)
     subtitle = f"{n} keys on 2 ranks; a bar is a key's weight, in dashes what its rank alone gives it"
     alone = [_Softmax.of(scores, values, cut.positions(rank)) for rank in range(2)]
     whole = _Softmax.of(scores, values, range(n))
-    canvas = Canvas(_HEIGHT, title, subtitle, width=WIDE, kinds=["formula"])
+    height = _HEIGHT if carried else _HEIGHT_OF_WEIGHTS
+    canvas = Canvas(height, title, subtitle, width=WIDE, kinds=["formula"])
     for number, softmax in enumerate([*alone, whole]):
         left = WIDE_EDGE + _NAMES + number * (_PANEL + _APART)
         _draw_heading(canvas, left, number)
         _draw_weights(canvas, left, softmax, cut, alone if softmax is whole else [])
         _write_keys(canvas, left, softmax, scores, values)
-        factor = exp(softmax.max - whole.max)
-        carried = [softmax.max, softmax.sum, softmax.out, factor, softmax.out / softmax.sum]
-        _write_carried(canvas, left, carried, merged=softmax is whole)
-    _write_names(canvas)
-    return Drawing(canvas, title=title, description=_in_words(subtitle, alone, whole), kinds=["formula"])
+        if carried:
+            factor = exp(softmax.max - whole.max)
+            numbers = [softmax.max, softmax.sum, softmax.out, factor, softmax.out / softmax.sum]
+            _write_carried(canvas, left, numbers, merged=softmax is whole)
+    _write_names(canvas, carried=carried)
+    words = _in_words(subtitle, alone, whole, carried=carried)
+    return Drawing(canvas, title=title, description=words, kinds=["formula"])
 
 
 def _check(scores: Sequence[float], values: Sequence[float], cut: SequenceCut) -> None:
@@ -127,12 +132,12 @@ def _write_carried(canvas: Canvas, left: float, numbers: Sequence[float], *, mer
             canvas.text(left + _PANEL / 2, y, words, size=SMALL, bold=line in (0, 1, 2, 4), align="middle")
 
 
-def _write_names(canvas: Canvas) -> None:
+def _write_names(canvas: Canvas, *, carried: bool) -> None:
     look: dict[str, Any] = {"size": SMALL, "colour": style.SOFT}
     for line, words in enumerate(("key", "score", "value", "weight")):
         canvas.text(WIDE_EDGE, _FOOT + 18 + line * _LINE, words, **look)
     top = _FOOT + 18 + 4 * _LINE + 12
-    for line, words in enumerate(("max", "sum", "out", "factor", "out / sum")):
+    for line, words in enumerate(("max", "sum", "out", "factor", "out / sum") if carried else ()):
         canvas.text(WIDE_EDGE, top + line * _LINE + 6 * (line > 2), words, **look)
 
 
@@ -140,12 +145,13 @@ def _short(number: float) -> str:
     return f"{number:.3g}".replace("-", "−")
 
 
-def _in_words(subtitle: str, alone: Sequence[_Softmax], whole: _Softmax) -> str:
+def _in_words(subtitle: str, alone: Sequence[_Softmax], whole: _Softmax, *, carried: bool) -> str:
     """Every weight, and what is carried."""
     lines, names = [subtitle], ["rank 0 alone", "rank 1 alone", "merged"]
     for name, softmax in zip(names, [*alone, whole], strict=True):
         weights = ", ".join(f"key {key} {weight:.2f}" for key, weight in softmax.weights.items())
-        carried = f"max {softmax.max:.2f}, sum {softmax.sum:.2f}, out {softmax.out:.2f}"
         factor = "" if softmax is whole else f", factor {exp(softmax.max - whole.max):.2f}"
-        lines.append(f"  {name}: {weights}; {carried}{factor}; out / sum {softmax.out / softmax.sum:.2f}")
+        numbers = f"max {softmax.max:.2f}, sum {softmax.sum:.2f}, out {softmax.out:.2f}{factor}"
+        more = f"; {numbers}; out / sum {softmax.out / softmax.sum:.2f}" if carried else ""
+        lines.append(f"  {name}: {weights}{more}")
     return "\n".join(lines)
