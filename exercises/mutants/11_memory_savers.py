@@ -109,7 +109,9 @@ WRONG["11.4", "values"] = {
         "out * old.unsqueeze(-1)": "out * old.unsqueeze(-1) ** 2"
     },
     "right, but by aten._scaled_dot_product": {
-        ATTENDED: "return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0], top + total.log()"
+        ATTENDED: (
+            "return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0], top + total.log()"
+        )
     },
     "right, but `q` is overwritten": {
         "q @ k[:, columns].mT / D**0.5": "(q.div_(D**0.5) if start == 0 else q) @ k[:, columns].mT"
@@ -154,7 +156,7 @@ WRONG["11.5", "values"] = {
     "the loss is that of the last piece alone": {"total += loss": "total = loss"},
     "tokens that are left over after `pieces` equal pieces are missing": {
         "math.ceil(len(targets) / pieces)": "len(targets) // pieces",
-        "zip(h.split(size), targets.split(size))": "list(zip(h.split(size), targets.split(size)))[:pieces]",
+        "h.split(size), targets.split(size)": "h.split(size)[:pieces], targets.split(size)[:pieces]",
     },
 }
 WRONG["11.5", "edges"] = {
@@ -175,7 +177,7 @@ PAST, FROZEN = "return self.base(x) + self.scale * (x @ self.A.T) @ self.B.T", "
 WRONG["11.6", "born"] = {
     "the frozen map is trained as well": {FROZEN: "base"},
     "trained are A, B, gain, and A and B alone are to be": {
-        "        self.base, self.scale": "        self.gain = nn.Parameter(torch.ones(1))\n        self.base, self.scale"
+        "self.base, self.scale = base": "self.gain = nn.Parameter(torch.ones(1))\n        self.base, self.scale = base"
     },
     "A is torch.float64 of (7, 2), and torch.float64 of (2, 7) is expected": {
         "torch.randn(r, base.in_features": "torch.randn(base.in_features, r"
@@ -184,8 +186,8 @@ WRONG["11.6", "born"] = {
         "torch.randn(r, base.in_features, dtype=base.weight.dtype)": "torch.randn(r, base.in_features)"
     },
     "the layer has no parameter A": {
-        "self.A = nn.Parameter(torch.randn(r, base.in_features, dtype=base.weight.dtype) / math.sqrt(base.in_features))": (
-            "self.A = torch.randn(r, base.in_features, dtype=base.weight.dtype)"
+        "nn.Parameter(torch.randn(r, base.in_features, dtype=base.weight.dtype) / math.sqrt(base.in_features))": (
+            "torch.randn(r, base.in_features, dtype=base.weight.dtype)"
         )
     },
     "B is not 0 at the beginning": {"torch.zeros(base.out": "1e-3 * torch.ones(base.out"},
@@ -250,8 +252,7 @@ WRONG["11.7", "edges"] = {
     "5 x 7 weights in blocks of 8: an error": {"F.pad(w.flatten(), (0, -w.numel() % block))": "w.flatten()"},
     "one block all zeros: the bounds": {GIVEN_BACK: "return steps, scales, (scales / 2).clamp(min=1e-3)"},
     "5 x 7 weights in blocks of 8: the scales are no multiple": {
-        "rows = F": "w = torch.cat([w.flatten()[: w.numel() // block * block], w.flatten()[w.numel() // block * block :] * 2])"
-        ".view(w.shape)\n    rows = F"
+        "w.flatten()": "(w.flatten() * (1 + (torch.arange(w.numel()) >= w.numel() // block * block)))"
     },
 }
 
@@ -382,7 +383,7 @@ WRONG["11.11", "sharded"] = {
     "are they whole on every rank?": {
         SHARDS: "",
         "* ranks / len(x)": "/ len(x)",
-        "        optimizer.step()": "        [dist.all_reduce(one.grad) for one in trained.values()]\n        optimizer.step()",
+        "optimizer.step()": "[dist.all_reduce(one.grad) for one in trained.values()]\n        optimizer.step()",
         WHOLE_ONE: "one.detach()",
     },
     "of its part of the adapters: what is frozen has no gradient": {

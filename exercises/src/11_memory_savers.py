@@ -351,7 +351,7 @@ def loss_in_pieces(hidden, head, targets, pieces):
     h, W = hidden.clone().requires_grad_(), head.clone().requires_grad_()
     count, size = (targets != -100).sum(), math.ceil(len(targets) / pieces)
     total = torch.zeros((), dtype=hidden.dtype)
-    for some, theirs in zip(h.split(size), targets.split(size)):
+    for some, theirs in zip(h.split(size), targets.split(size), strict=True):
         loss = F.cross_entropy(some @ W.T, theirs, reduction="sum") / count
         loss.backward()
         total += loss.detach()

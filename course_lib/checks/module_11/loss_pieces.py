@@ -18,7 +18,7 @@ from course_lib.checks.kit.probe import Slips
 from course_lib.checks.kit.said import plural, wrong_kind
 from course_lib.checks.kit.spec import FP64, Level
 from course_lib.gauges.allocated import peak_bytes
-from course_lib.training.step import IGNORED
+from course_lib.training.batches import IGNORED
 from course_lib.verify.equality import close, no_multiple, scale_of
 from course_lib.verify.ratios import exactly
 
@@ -184,8 +184,8 @@ _PIECES = asked_exercise(
         'F.cross_entropy(..., reduction="sum"), divided by that number.',
         "Give hidden and head a history of your own: h = hidden.detach().clone().requires_grad_(), and so with head. "
         "Then each piece's (h[some] @ W.T) has one.",
-        "Call .backward() on each piece's loss before the next piece begins. Gradients add up in h.grad and W.grad, and "
-        "the piece's logits are gone.",
+        "Call .backward() on each piece's loss before the next piece begins. Gradients add up in h.grad and W.grad, "
+        "and the piece's logits are gone.",
         "tokens.split(size) with size = ceil(T / pieces) leaves nobody out. There may be fewer pieces then.",
     ),
 )

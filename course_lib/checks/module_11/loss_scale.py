@@ -82,8 +82,8 @@ def _train(task: Mapping[str, Any], *, ranks: int, mistake: str = "") -> _Traine
 
 
 _WRONG_WAYS = {
-    "each for itself": "a rank skips and halves its scale where its own part overflows, and the others go on. Then parts "
-    "of one weight are of different steps: tell each other",
+    "each for itself": "a rank skips and halves its scale where its own part overflows, and the others go on. Then "
+    "parts of one weight are of different steps: tell each other",
     "patient": "good steps are counted on after a skipped one. They are to be in a row",
     "late": "the scale grows a step too late: after `patience` good steps, not with the next one",
     "grows on": "the count of good steps does not begin again once the scale has grown",
@@ -154,7 +154,8 @@ def _wrong_calls(ran: Ran) -> str | None:
         if long := [call for call in calls if call.bytes > FP64]:
             return f"values right, but rank {rank} makes {long[0]}: one number says whether anybody has overflowed"
         if len(calls) != _STEPS:
-            return f"values right, but rank {rank} makes {plural(len(calls), 'call')}, and one in each of {_STEPS} is right"
+            made = plural(len(calls), "call")
+            return f"values right, but rank {rank} makes {made}, and one in each of {_STEPS} is right"
     return None
 
 
@@ -181,8 +182,8 @@ _SCALER = ScriptExercise(
         "half.double() / scale is the gradient that the optimizer gets.",
         "bad = torch.tensor([0.0 or 1.0]) and dist.all_reduce(bad, op=dist.ReduceOp.MAX): it is 1 on all ranks as soon "
         "as one of them has an inf.",
-        "If it is bad: no optimizer step, scale / 2, and the count of good steps is 0. Else: a step, the count goes up, "
-        "and at `patience` the scale doubles and the count begins again.",
+        "If it is bad: no optimizer step, scale / 2, and the count of good steps is 0. Else: a step, the count goes "
+        "up, and at `patience` the scale doubles and the count begins again.",
         "torch.optim.SGD with momentum changes its state in step() alone, so without that call nothing moves.",
     ),
 )

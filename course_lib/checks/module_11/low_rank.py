@@ -18,6 +18,7 @@ from course_lib.checks.kit.probe import Slips
 from course_lib.checks.kit.said import plural, wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.work import Work
+from course_lib.checks.module_11.low_rank_layer import Low
 from course_lib.verify.equality import close, no_multiple, scale_of
 from course_lib.verify.ratios import exactly
 
@@ -94,8 +95,8 @@ def _records(case: Narrow, seed: int) -> Sequence[_Beside]:
 def _use(answer: Callable[..., Any], given: _Beside) -> dict[str, Any] | str:
     """Runs on a rank: what is looked at, by name; a text says what cannot be looked at."""
     base = given.base()
-    layer = answer(base, len(given.A), given.scale)
-    if not isinstance(layer, nn.Module):
+    layer: Any = answer(base, len(given.A), given.scale)
+    if not callable(getattr(layer, "named_parameters", None)):
         return wrong_kind(type(layer).__name__, "a module")
     for name, like in (("A", given.A), ("B", given.B)):
         one = getattr(layer, name, None)
@@ -123,7 +124,7 @@ def _use(answer: Callable[..., Any], given: _Beside) -> dict[str, Any] | str:
     return _merged(layer, base, given)
 
 
-def _gradients(layer: nn.Module, given: _Beside) -> dict[str, Any]:
+def _gradients(layer: Any, given: _Beside) -> dict[str, Any]:
     x = given.x.clone().requires_grad_()
     output = layer(x)
     if not isinstance(output, Tensor) or not output.requires_grad:
@@ -132,9 +133,9 @@ def _gradients(layer: nn.Module, given: _Beside) -> dict[str, Any]:
     return {"x": x.grad, "A": layer.A.grad, "B": layer.B.grad}
 
 
-def _merged(layer: nn.Module, base: nn.Linear, given: _Beside) -> dict[str, Any]:
+def _merged(layer: Any, base: nn.Linear, given: _Beside) -> dict[str, Any]:
     before = layer(given.x).detach()
-    found = layer.merged()  # type: ignore[operator]
+    found = layer.merged()
     if not isinstance(found, nn.Linear):
         return {"kind": type(found).__name__}
     again = layer(given.x).detach()
@@ -242,63 +243,8 @@ def _lost(given: _Beside, dtype: torch.dtype) -> float:
     return (off.norm() / given.update.norm()).item()
 
 
-class _Low(nn.Module):
-    """The right answer, or one with a mistake."""
-
-    def __init__(self, base: nn.Linear, rank: int, scale: float, *, mistake: str = "") -> None:
-        super().__init__()
-        self.base, self.scale, self.mistake = base, scale, mistake
-        for one in base.parameters():
-            one.requires_grad_(mistake == "not frozen" or (mistake == "bias" and one.ndim == 1))
-        dtype = base.weight.dtype
-        narrow, wide = (
-            torch.randn(rank, base.in_features, dtype=dtype),
-            torch.zeros(base.out_features, rank, dtype=dtype),
-        )
-        self.A = nn.Parameter(narrow * (mistake not in ("both 0", "A is 0")))
-        self.B = nn.Parameter(torch.randn_like(wide) if mistake in ("B random", "A is 0") else wide)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scale = {"scale": 1.0, "by rank": self.scale / len(self.A)}.get(self.mistake, self.scale)
-        if self.mistake == "wide":
-            return self.base(x) + x @ (scale * self.B @ self.A).T
-        low = x @ (self.A.detach() if self.mistake == "detached" else self.A).T
-        beside = scale * low @ self.B.T
-        return beside if self.mistake == "alone" else self.base(x) + beside
-
-    def merged(self) -> Any:
-        """Right."""
-        update = self.B @ self.A * (1.0 if self.mistake == "merged scale" else self.scale)
-        if self.mistake == "in place":
-            self.base.weight.data += update
-            return self.base
-        has_bias = self.base.bias is not None and self.mistake != "no bias"
-        found = nn.Linear(self.base.in_features, self.base.out_features, bias=has_bias, dtype=self.base.weight.dtype)
-        with torch.no_grad():
-            found.weight.copy_(update if self.mistake == "update alone" else self.base.weight + update)
-            if has_bias:
-                found.bias.copy_(self.base.bias)
-        return found
-
-    @torch.no_grad()
-    def lost(self, dtype: torch.dtype) -> float:
-        """Right."""
-        update = self.scale * self.B @ self.A
-        whole = self.base.weight + update
-        off = whole.to(dtype).to(whole.dtype) - whole
-        if self.mistake == "of the weight":
-            return (off.norm() / whole.norm()).item()
-        if self.mistake == "update rounded":
-            return ((update.to(dtype).to(whole.dtype) - update).norm() / update.norm()).item()
-        if self.mistake == "squares":
-            return (off.square().sum() / update.square().sum()).item()
-        if self.mistake == "unmoved":
-            return (whole.to(dtype) == self.base.weight.to(dtype)).double().mean().item()
-        return (off.norm() / update.norm()).item()
-
-
 def _way(mistake: str) -> Callable[..., Any]:
-    return partial(_Low, mistake=mistake)
+    return partial(Low, mistake=mistake)
 
 
 _SLIPS: Slips = {
@@ -358,8 +304,8 @@ _LOW_RANK = asked_exercise(
     hints=(
         "A is (r, in) and random, B is (out, r) and 0, in the dtype of the map's weight. The map's own parameters are "
         "frozen: base.requires_grad_(False).",
-        "Forward: self.base(x) plus s times (x @ A.T) @ B.T. With the brackets so, a row has only r numbers in between. "
-        "B @ A would be as large as the frozen matrix, and its gradient too.",
+        "Forward: self.base(x) plus s times (x @ A.T) @ B.T. With the brackets so, a row has only r numbers in "
+        "between. B @ A would be as large as the frozen matrix, and its gradient too.",
         "merged(): a new nn.Linear of the same sizes and dtype, with a bias if the map has one. Under torch.no_grad() "
         "copy W + s B A into its weight.",
         "lost(dtype): whole = W + s B A. Round it, go back with .to(whole.dtype), and subtract `whole`. The norm of "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -158,10 +158,8 @@ class _Nibble:
     def decode(self, packed: Tensor, scales: Tensor, n: int) -> Tensor:
         """Right."""
         parts = [packed & 15, packed >> 4] if self.mistake == "low first back" else [packed >> 4, packed & 15]
-        if self.mistake == "halves back":
-            codes = torch.cat(parts)[:n]
-        else:
-            codes = torch.stack(parts, 1).flatten()[:n]
+        both = torch.cat(parts) if self.mistake == "halves back" else torch.stack(parts, 1).flatten()
+        codes = both[:n]
         values = self.levels[codes.long()]
         if self.mistake == "no scale":
             return values

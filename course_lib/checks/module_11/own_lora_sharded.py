@@ -1,4 +1,4 @@
-"""11.11: LoRA under PyTorch's FSDP2: a frozen model in parts, adapters that train in parts, and a small file at the end."""
+"""11.11: LoRA under PyTorch's FSDP2: a frozen model in parts, adapters in parts beside it, and a small file."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _train(task: Mapping[str, Any], ranks: int, mistake: str = "") -> dict[str, 
 
 
 _WRONG_WAYS = {
-    "means": "these come from a mean of the ranks' means. A row weighs more on a rank that has fewer: fully_shard divides "
-    "by the ranks, so give it the sum over a rank's rows, times ranks, divided by all rows",
+    "means": "these come from a mean of the ranks' means. A row weighs more on a rank that has fewer: fully_shard "
+    "divides by the ranks, so give it the sum over a rank's rows, times ranks, divided by all rows",
     "alone": "these come from rank 0's rows alone",
     "all": "the frozen weights were trained as well, so the adapters have learnt beside something else",
     "left": "a gradient is left from the step before",
@@ -171,8 +171,8 @@ _OWN_LORA = ScriptExercise(
         "Then call fully_shard on each layer that has an adapter, and at last on the model.",
         "The optimizer is made after that, of [p for p in model.parameters() if p.requires_grad]: these are DTensors "
         "by then, of which a rank has its part.",
-        "fully_shard averages gradients over the ranks. So a rank's loss is the sum over its own rows, times the number "
-        "of ranks, divided by the rows of the whole batch.",
+        "fully_shard averages gradients over the ranks. So a rank's loss is the sum over its own rows, times the "
+        "number of ranks, divided by the rows of the whole batch.",
         "At the end every rank calls full_tensor() on each adapter, since it is a collective. Rank 0 alone saves.",
     ),
 )

@@ -1,4 +1,4 @@
-"""11.3: a part of a model that keeps its input alone and is computed again in backward, with the same random numbers."""
+"""11.3: a part of a model that keeps its input alone and is computed again in backward, with the same dice."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Scene(NamedTuple):
     def __str__(self) -> str:
         return ""
 
-    def parts(self) -> list[nn.Module]:
+    def parts(self) -> list[nn.Sequential]:
         """With weights of their own."""
         found = []
         for weight in self.weights:
@@ -128,8 +128,8 @@ def _judge(scene: _Scene, gone: _Gone | str) -> str | None:
     most = len(scene.weights) * gone.output.nbytes + _SLACK  # a part's output is the next one's input
     if gone.kept > most:
         return (
-            f"right, but {gone.kept:,} bytes stay after forward, and {most:,} are enough for what the parts get and give "
-            "and for random states: what a part computes inside is to be gone until backward"
+            f"right, but {gone.kept:,} bytes stay after forward, and {most:,} are enough for what the parts get and "
+            "give and for random states: what a part computes inside is to be gone until backward"
         )
     if scene.memory and gone.runs != [2] * len(gone.runs):
         return f"right, but the parts run {gone.runs} times, and twice each is right: in forward and in backward"
@@ -149,7 +149,7 @@ class _Again(torch.autograd.Function):
         return run(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, Tensor | None]:
         (x,), mistake = ctx.saved_tensors, ctx.mistake
         x = x.detach().requires_grad_(ctx.needs_input_grad[3])
         now = torch.get_rng_state()
@@ -222,8 +222,8 @@ _RECOMPUTED = asked_exercise(
         "in ctx what backward will need: `run`, the random state, and x by ctx.save_for_backward.",
         "In backward: x.detach() with requires_grad_(ctx.needs_input_grad[2]), and under torch.enable_grad() call run "
         "again. That has a history, which begins at this x.",
-        "Before the second run torch.set_rng_state(the state of forward), and after it the state that there was before. "
-        "Else whatever is drawn next is not what it would have been.",
+        "Before the second run torch.set_rng_state(the state of forward), and after it the state that there was "
+        "before. Else whatever is drawn next is not what it would have been.",
         "torch.autograd.backward(y, gradient) adds to the gradients of the weights inside `run`, and to x.grad. "
         "Return one thing for each argument of forward: None, None, x.grad.",
     ),

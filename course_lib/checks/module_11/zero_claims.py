@@ -1,4 +1,4 @@
-"""11.10: what is shared out under each stage of ZeRO, and which entries of a table were filled in by a wrong sentence."""
+"""11.10: what each stage of ZeRO shares out, and which entries of a table were filled in by a wrong sentence."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ _ZERO_CLAIMS = asked_exercise(
     hints=(
         "Stage 1 shares out the optimizer's states, stage 2 also the gradients, stage 3 also the weights. What is "
         "shared out has an N-th on each GPU.",
-        "So three divisors for each line: N for the optimizer if stage >= 1, for gradients if stage >= 2, for weights if "
-        "stage >= 3, and else 1.",
+        "So three divisors for each line: N for the optimizer if stage >= 1, for gradients if stage >= 2, for weights "
+        "if stage >= 3, and else 1.",
         "Compare each of the three with the table's: round(bytes / 1e9, 3). Where they differ, the entry is wrong.",
     ),
 )
