@@ -49,7 +49,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # | 1 | full | everything |
 # | 2 | LoRA, all | A and B beside each of the seven matrices of a layer |
 # | 3 | LoRA, q and v | A and B beside the matrices of queries and values alone |
-# | 4 | QLoRA | as 2, and the seven matrices of each layer lie in codes of 4 bits |
+# | 4 | QLoRA | as 2, and the seven matrices of each layer lie in codes of four bits |
 # | 5 | QLoRA and recompute | as 4, and each layer keeps nothing but its input |
 
 # %% nbgrader={"grade": false, "grade_id": "11-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -72,11 +72,11 @@ print(f"the GPU has gpu_gb = {bill.gpu_gb} GB of 10^9 bytes")
 # A layer has seven matrices. Those of queries and of the output are H x H, those of keys and of values KV x H. Three more, gate, up and down,
 # have H on one side and F on the other. Embedding, head and norms are the rest of P.
 #
-# What is trained takes 16 bytes a number: a bf16 weight, its gradient, and 12 bytes of AdamW. A frozen weight takes 2 bytes. In codes a
-# number has 4 bits, the scale of its block is a code of 8 bits, and `outer` of these scales share 32 bits. Sizes divide evenly.
+# What is trained takes sixteen bytes a number: a bf16 weight, its gradient, and twelve bytes of AdamW. A frozen weight takes two bytes. In codes a
+# number has four bits, the scale of its block is a code of eight bits, and `outer` of these scales share one number of fp32. Sizes divide evenly.
 #
 # Adapters save a few activations too, but let us leave that aside: recipes 1 to 4 keep what `layer` says. With recomputing, the inputs of
-# all layers are kept, T x H numbers each. In backward one layer at a time is computed again, and then `layer` is there on top. What head
+# all layers are kept, T x H numbers each. In backward one layer at a time is recomputed, and then `layer` is there on top. What head
 # and loss keep is left out.
 #
 # | name | number to give |
@@ -89,7 +89,7 @@ print(f"the GPU has gpu_gb = {bill.gpu_gb} GB of 10^9 bytes")
 # | `qlora_bytes` | bytes of weights, gradients and optimizer in recipe 4 |
 # | `kept_bytes` | bytes that the layers keep in recipes 1 to 4 |
 # | `recomputed_bytes` | the largest number of bytes that there are of activations in recipe 5 |
-# | `one_group_bytes` | the same, if all layers together are one group, which keeps its input and is computed again as a whole |
+# | `one_group_bytes` | the same, if all layers together are one group, which keeps its input and is recomputed as a whole |
 # | `qlora_recomputed` | all bytes of recipe 5, activations included |
 # | `first_that_fits` | the number of the first recipe whose bytes, activations included, fit into the GPU |
 
@@ -500,8 +500,8 @@ check("11.7", in_steps)
 # has the scale 0.
 #
 # **Target:** `encode` gives the bytes, uint8, and one scale for each block. `decode` gives the n numbers back. `nbytes` says how many
-# bytes n numbers take with double quantisation, everything rounded up: codes, scales of one byte, and a number of 4 bytes for each `outer`
-# scales. For many weights that comes to 4.127 bits each.
+# bytes n numbers take with double quantisation, everything rounded up: codes, scales of one byte, and a number of fp32 for each `outer`
+# scales. For many weights that comes to 4.127 bits <!-- =f"{4 + 8 / 64 + 32 / (64 * 256):.3f} bits" --> each.
 
 
 # %% nbgrader={"grade": false, "grade_id": "11-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -666,7 +666,7 @@ check("11.9", Repaired)
 #
 # A guide to fine-tuning explains the stages of ZeRO like this: "ZeRO-2 also partitions the gradients and the model weights. ZeRO-3 partitions
 # the parameters of the optimizer." Somebody has taken it at its word and filled in a table. The model has 7.5 billion parameters, and there are 64 GPUs.
-# Weights and gradients are in bf16, 2 bytes each, and AdamW has 12 bytes for each parameter. In GB on one GPU:
+# Weights and gradients are in bf16, two bytes each, and AdamW has twelve bytes for each parameter. In GB on one GPU:
 #
 # | name | weights | gradients | optimizer |
 # | --- | ---: | ---: | ---: |
@@ -684,7 +684,7 @@ check("11.9", Repaired)
 # | --- | --- |
 # | `name`, `stage` | name, and the stage of ZeRO, 0 for DDP |
 # | `P`, `N` | parameters, and GPUs |
-# | `weights_gb`, `gradients_gb`, `optimizer_gb` | what the table says, in GB of 10^9 bytes, rounded to three decimals |
+# | `weights_gb`, `gradients_gb`, `optimizer_gb` | what the table says, in GB, billions of bytes, rounded to three decimals |
 #
 # **Target:** for each line the right bytes on one GPU, as a triple: weights, gradients, optimizer. And all entries that do not agree with
 # these, as pairs of a line's name and one of `"weights"`, `"gradients"`, `"optimizer"`. Perhaps there is none.

@@ -84,7 +84,7 @@ class _Bill(NamedTuple):
 
     @property
     def recomputed(self) -> int:
-        """The inputs, and one layer that is computed again."""
+        """The inputs, and one layer that is recomputed."""
         return self.inputs + self.layer * self.T
 
     @property
@@ -226,18 +226,18 @@ _RECIPES = NumberExercise(
                 "`layer` is in bytes already": lambda g: 2 * g.kept,
             }, collective=False),
             Ask("recomputed_bytes", "bytes", lambda g: g.recomputed, {
-                "in backward one layer is computed again, and all that it keeps is there for a while": (
+                "in backward one layer is recomputed, and all that it keeps is there for a while": (
                     lambda g: g.inputs
                 ),
                 "the inputs of all layers are kept meanwhile": lambda g: g.layer * g.T,
                 "one input, of the whole model? Each layer keeps its own": lambda g: BF16 * g.H * g.T + g.layer * g.T,
                 "an input has 2 bytes a number, in bf16": lambda g: 2 * g.inputs + g.layer * g.T,
-                "only one layer at a time is computed again, the others only have their inputs": (
+                "only one layer at a time is recomputed, the others only have their inputs": (
                     lambda g: g.inputs + g.kept
                 ),
             }, collective=False),
             Ask("one_group_bytes", "bytes", lambda g: BF16 * g.H * g.T + g.kept, {
-                "and in backward? The whole group is computed again, and then it keeps everything": (
+                "and in backward? The whole group is recomputed, and then it keeps everything": (
                     lambda g: BF16 * g.H * g.T
                 ),
                 "a group keeps one input, its own, and no layer inside of it does": lambda g: g.inputs + g.kept,
@@ -269,7 +269,7 @@ _RECIPES = NumberExercise(
         "In codes: 4 bits a number. `block` numbers share a code of 8 bits, their scale. `outer` of these scales share "
         "32 bits. So 4 + 8 / block + 32 / (block * outer).",
         "With recomputing every layer keeps its input from forward on: T * H numbers of 2 bytes. In backward one layer "
-        "after the other is computed again, so for a while all of one layer is there. And if the group is the whole "
+        "after the other is recomputed, so for a while all of one layer is there. And if the group is the whole "
         "model, what is there then?",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""11.3: a part of a model that keeps its input alone and is computed again in backward, with the same dice."""
+"""11.3: a part of a model that keeps its input alone and is recomputed in backward, with the same dice."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _use(answer: Callable[..., Any], scene: _Scene) -> _Gone | str:
     if not output.requires_grad:
         return "what comes back has no history, so no backward will ever come: is the weight's gradient asked for?"
     output.backward(scene.gradient)
-    drawn, found = torch.rand(3), tuple(part[0].weight.grad for part in parts)  # type: ignore[index]
+    drawn, found = torch.rand(3), tuple(part.get_parameter("0.weight").grad for part in parts)
     made = list(runs)
     kept = allocated_bytes(lambda: forward(x)) if scene.memory else 0
     return _Gone(output.detach(), (x.grad, *found), drawn, made, kept)
@@ -193,7 +193,7 @@ _SLIPS: Slips = {
 
 _RECOMPUTED = asked_exercise(
     key="11.3",
-    title="compute again, with the same dice",
+    title="recompute, with the same dice",
     records=_records,
     use=_use,
     judge=_judge,
