@@ -100,7 +100,12 @@ def _use(answer: Callable[..., Any], scene: _Scene) -> _Gone | str:
         return wrong_kind(type(output).__name__, "a tensor")
     if not output.requires_grad:
         return "what comes back has no history, so no backward will ever come: is the weight's gradient asked for?"
-    output.backward(scene.gradient)
+    try:
+        output.backward(scene.gradient)
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return "backward finds something overwritten that forward has kept"
     drawn, found = torch.rand(3), tuple(part.get_parameter("0.weight").grad for part in parts)
     made = list(runs)
     kept = allocated_bytes(lambda: forward(x)) if scene.memory else 0
