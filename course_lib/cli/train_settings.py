@@ -79,9 +79,9 @@ ACTIVATIONS = Group(
     (
         Setting("sequence_parallel", None, "choice", "along tp: a block's input, or a piece", "05", _KEPT, True),
         Setting("recompute", False, "switch", "a layer's input alone; compute twice", "01", ("true", "false"), True),
-        Setting("recompute_group", 1, "positive", "layers that keep one input together", "11", free=True),
-        Setting("recompute_keep", "nothing", "choice", "results that are not computed twice", "11", _RESULTS, True),
-        Setting("loss_chunks", 1, "positive", "parts of a micro-batch whose logits exist at a time", "11", free=True),
+        Setting("recompute_group", 1, "positive", "layers that keep one input together", "01", free=True),
+        Setting("recompute_keep", "nothing", "choice", "results that are not computed twice", "01", _RESULTS, True),
+        Setting("loss_chunks", 1, "positive", "parts of a micro-batch whose logits exist at a time", "01", free=True),
     ),
 )
 STEPS = Group(

@@ -1,6 +1,9 @@
 """Activations kept elsewhere, or in fewer bits: what autograd wants to keep passes a pair of hooks on its way there.
 
 with in_bf16(model.parameters()): loss = model(x) ...    # or in checkpoint_layers(…, stored=in_files(folder))
+
+What is kept as it is, is kept without its history: a result that its own node keeps would hold that node, and the two
+each other, long after the loss has gone.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ def in_files(folder: Path, weights: Iterable[Tensor] = ()) -> saved_tensors_hook
 
     def keep(tensor: Tensor) -> Tensor | _OnDisk:
         is_small = tensor.nbytes < _LEAST_BYTES
-        return tensor if is_small or _address(tensor) in lasting else _OnDisk(tensor, folder)
+        return tensor.detach() if is_small or _address(tensor) in lasting else _OnDisk(tensor, folder)
 
     return saved_tensors_hooks(keep, lambda kept: kept.read() if isinstance(kept, _OnDisk) else kept)
 
@@ -65,7 +68,7 @@ def in_bf16(weights: Iterable[Tensor] = ()) -> saved_tensors_hooks:
 
     def keep(tensor: Tensor) -> Tensor | _Half:
         if tensor.dtype != torch.float32 or _address(tensor) in lasting:
-            return tensor
+            return tensor.detach()
         return _Half(tensor.to(torch.bfloat16), tensor.dtype)
 
     return saved_tensors_hooks(keep, lambda kept: kept.numbers.to(kept.dtype) if isinstance(kept, _Half) else kept)

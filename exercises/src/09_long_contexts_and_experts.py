@@ -3,7 +3,7 @@
 #
 # [Lesson 09](../../notebooks/09_long_contexts_and_experts.ipynb) cut a sequence over several ranks, and then spread experts over them. Here you
 # write both yourself: the merge of two softmaxes, a ring that carries keys and values round and brings their gradients home, and the tokens'
-# way to their experts and back. Two exercises are files of your own, without this course. If you have one hour, do 09.2, 09.3 and 09.8.
+# way to their experts and back. Two exercises are files of your own, without this course. If you have one hour, do 09.2 and 09.3.
 
 # %% [markdown]
 # ## How to work
@@ -812,7 +812,8 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.q, self.o = nn.Linear(WIDTH, HEADS * DIM, bias=False), nn.Linear(HEADS * DIM, WIDTH, bias=False)
+        self.q = nn.Linear(WIDTH, HEADS * DIM, bias=False)
+        self.o = nn.Linear(HEADS * DIM, WIDTH, bias=False)
         self.k, self.v = (nn.Linear(WIDTH, KV_HEADS * DIM, bias=False) for _ in range(2))
         self.up, self.down = nn.Linear(WIDTH, INNER, bias=False), nn.Linear(INNER, WIDTH, bias=False)
 

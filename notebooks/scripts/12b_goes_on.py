@@ -5,6 +5,7 @@ import signal
 # Slurm's warning ends a process that does not listen, and the imports below take seconds.
 warned = []
 signal.signal(signal.SIGUSR1, lambda number, frame: warned.append(number))
+print("listens", flush=True)
 
 import os
 import sys

@@ -103,13 +103,12 @@ print(re.search(r"Failures:.*", log.read_text(), re.DOTALL)[0])
 #
 # A signal that nobody listens to ends a process. Now look at the first lines of the script. The handler stands above `import torch`, because the imports take seconds, and Slurm does not wait for them: it may even send the signal a minute early. All that a handler does is to take a note. The loop looks at the notes after each step, and asks all ranks by an all-reduce, since one may have heard a step before the others. If they did not ask, some would write a checkpoint and leave, and the others would hang in their next step.
 #
-# **Predict.** We start the script again, and send the signal half a second after its ranks have begun, while they still import. Its first start was killed in step 26. After which step does the second start leave?
+# **Predict.** We start the script again, and send the signal as soon as its ranks listen, while they still import. Its first start was killed in step 26. After which step does the second start leave?
 
 # %% varies="the process's numbers"
 job, log = started("second"), folder / "second"
-while len(psutil.Process(job.pid).children()) < 2:
-    time.sleep(0.05)
-time.sleep(0.5)
+while log.read_text().count("listens\n") < 2:
+    time.sleep(0.02)
 job.send_signal(signal.SIGUSR1)  # as Slurm does
 job.wait()
 lines = [line for line in log.read_text().splitlines() if re.match("rank|step|W1?.*signal", line)]
@@ -329,7 +328,7 @@ def ill_runs():
 # **Predict.** Which of the four may go on as they are, so that nothing has to be trained again?
 
 # %% varies="measured times"
-logs = run_ranks(ill_runs, 2)[0]
+logs = run_ranks(ill_runs, 2, timeout=120)[0]
 for name, lines in logs.items():
     print(f"run {name}  step    loss    norm   own work, ms   alike")
     for line in lines[18:24]:

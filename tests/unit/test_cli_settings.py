@@ -44,6 +44,7 @@ WITH = {  # what has a meaning only beside others
     },
     "schedule": {"*": ["pp=2"]},
     "sequence_parallel": {"*": ["tp=2"]},
+    "recompute_keep": {"*": ["recompute=true"]},
     "context": {"*": ["cp=2"]},
     "order": {"*": ["cp=2"]},
 }

@@ -34,7 +34,6 @@ from tests.overrides import last_of
 SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 TEXT = bytes(range(32, 127)) * 20
 PP = ["pp=2"]
-MOE = ["model=tiny_mixtral"]
 SHARED = ["tp=2", "sequence_parallel=keep"]
 REGATHERED = ["tp=2", "sequence_parallel=regather", "engine=torch"]
 LINE = re.compile(r"step (\d)/3  loss (\d\.\d{6})  [\d,]+ tokens/s  rank 0: peak RSS [\d.]+ [MG]iB")
@@ -177,7 +176,6 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["model=tiny_gpt", "sequence=1025"], "ModelConfig 'tiny GPT': sequence=1025; its table of learned positions"),
         (["model.vocab_size=99"], "train_tokenizer: vocab_size=99; it holds the 256 bytes, and 16 bits hold its "),
         (["model=llama3_1_405b"], "train: Llama 3.1 405B on 1 rank needs 5.906 TiB; this machine has "),
-        ([*MOE, "+model.gated_ffn=false"], "MoEDecoder: gated_ffn=False, biases=(); its experts are SwiGLU without "),
         (
             ["schedule=1f1b"],
             "train: schedule=1f1b with pp=1; it belongs to a pipeline; leave schedule out, or give pp >= 2",

@@ -37,6 +37,7 @@ SHARED = ["tp=2", "sequence_parallel=keep"]
         ([*MOE, *SHARED], "train: sequence_parallel=keep with 8 experts; a token is routed once, not by each rank "),
         ([*MOE, "balance=-1"], "train: balance=-1; it is added to the loss; give 0 or more"),
         ([*MOE, *PP, "balance=0.1"], "train: balance=0.1 with pp=2; the last stage alone has a loss; leave it out, "),
+        ([*MOE, "+model.gated_ffn=false"], "MoEDecoder: gated_ffn=False, biases=(); its experts are SwiGLU without "),
         ([*MOE, "capacity=0"], "MoEDecoder: capacity=0; it is so many times the fair share; give a positive one, or "),
     ],
 )

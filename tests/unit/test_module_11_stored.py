@@ -40,7 +40,8 @@ def test_in_files_and_in_bf16(tmp_path):
     everything, exact = kept_and_gradients(lambda weights: torch.enable_grad())
     on_disk, same = kept_and_gradients(lambda weights: in_files(tmp_path, weights))
     halves, near = kept_and_gradients(in_bf16)
-    assert all(torch.equal(*pair) for pair in zip(exact, same, strict=True)) and not list(tmp_path.iterdir())
+    assert all(torch.equal(*pair) for pair in zip(exact, same, strict=True))
+    assert not list(tmp_path.iterdir())
     assert on_disk < 0.1 * everything and 0.5 * everything < halves < 0.75 * everything
     off = [((a - b).norm() / a.norm()).item() for a, b in zip(exact, near, strict=True)]
     assert 1e-4 < max(off) < 3e-2

@@ -210,7 +210,7 @@ _BACKWARD = parts_exercise(
                 Text(world_size=3, length=10, order="contiguous", ring=True),
                 Text(world_size=1, length=6, order="contiguous", ring=True),
             ),
-            praise="p - 1 hops of keys and values, p of their gradients, and no byte more",
+            praise="p - 1 hops of keys and values, p at most of their gradients, and no byte more",
         ),
     },
     hints=(

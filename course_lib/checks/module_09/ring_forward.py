@@ -156,7 +156,7 @@ _FORWARD = parts_exercise(
                 Text(world_size=3, length=12, order="contiguous"),
                 Text(world_size=2, length=8, order="striped"),
             ),
-            praise="attention to the whole sequence, though no rank has ever had more than two blocks of keys",
+            praise="attention to the whole sequence, of which each rank was sent one block at a time",
         ),
         "uneven": Level(
             points=2,
