@@ -268,8 +268,8 @@ check("11.3", recomputed)
 #                 tile 0                tile 1                 tile 2
 # query 9         scores of keys 0..3   scores of keys 4..7    scores of keys 8, 9
 #                     │                     │                      │
-# keeps  max  ────────┴─────────────────────┴──────────────────────┴───► out / sum
-#        sum      exp(score - max), added up                             lse = max + log(sum)
+# keeps  max  ────────┴─────────────────────┴──────────────────────┴──► out / sum
+#        sum      exp(score - max), added up          lse = max + log(sum)
 #        out      exp(score - max) · value, added up
 # ```
 #

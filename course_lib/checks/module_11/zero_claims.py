@@ -176,7 +176,7 @@ _SLIPS: Slips = {
 
 _ZERO_CLAIMS = asked_exercise(
     key="11.10",
-    title="find the wrong numbers: what a stage shares out",
+    title="find the wrong number: what a stage shares out",
     records=_records,
     use=_use,
     judge=_judge,
