@@ -23,10 +23,12 @@ Amounts = Mapping[str, float]
 _LIBRARY = (
     "course_lib.costs",
     "course_lib.planner",
+    "course_lib.savers",
     "course_lib.schedules",
     "course_lib.sim",
     "course_lib.split",
     "course_lib.training.sampler",
+    "torch.utils.checkpoint",
     "torch.utils.data",
 )  # hold the answers
 _WORDS = "course_lib.schedules.instructions"  # what an answer may be made of

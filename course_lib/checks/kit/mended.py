@@ -43,7 +43,9 @@ def step_beside(
     got = {(rank, name): _copy(p.grad) for name, p in trainer.local.parameters.items()}
     whole = alone.gradients()
     want: dict[Place, Tensor | None] = {
-        (rank, name): trainer.local.part(name, whole[name]).clone() for name in trainer.local.parameters
+        # What is frozen has none on either side.
+        (rank, name): trainer.local.part(name, whole[name]).clone() if name in whole else None
+        for name in trainer.local.parameters
     }
     if of_inputs:
         got[rank, _INPUT], want[rank, _INPUT] = mine[0].grad, theirs[0].grad

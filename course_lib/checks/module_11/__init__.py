@@ -1,0 +1,1 @@
+"""Exercises of lesson 11: memory savers and fine-tuning."""
