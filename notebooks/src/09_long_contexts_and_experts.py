@@ -523,7 +523,7 @@ viz.show_difference(Path("scripts/08_resume.py"), Path("scripts/09_long_contexts
 #
 # ## Why more than four ranks along `cp`?
 #
-# The first picture says that four are enough for one of Llama 3's sequences at a time. (It took 14 stages, which divide the layers, where they took 16.) But a batch of 16 million<!-- =131072 * 128 // 2**20 --> tokens has only 128 of these sequences. With `cp` 4 each of 32 replicas would have four sequences for 16 stages, and lesson 04's formula makes 79 %<!-- =100 * 15 / (4 + 15) --> of a step bubble. With `cp` 16 it has sixteen, 48 %<!-- =100 * 15 / (16 + 15) --> are bubble, and each GPU has a quarter of the positions.
+# The first picture says that four are enough for one of Llama 3's sequences at a time. (It took 14 stages, which divide the layers, where they took 16.) But a batch of 16<!-- =131072 * 128 // 2**20 --> million tokens has only 128 of these sequences. With `cp` 4 each of 32 replicas would have four sequences for 16 stages, and lesson 04's formula makes 79 %<!-- =100 * 15 / (4 + 15) --> of a step bubble. With `cp` 16 it has sixteen, 48 %<!-- =100 * 15 / (16 + 15) --> are bubble, and each GPU has a quarter of the positions.
 #
 # Lesson 08 took the price of `cp` on trust. Its planner now knows the three ways. Look for the line that begins with *along cp*:
 #

@@ -588,7 +588,7 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** [lesson 12](12_on_the_cluster.ipynb) on the cluster.
+# **Next:** the [exercises](../exercises/release/11_memory_savers.ipynb), then [lesson 12](12_on_the_cluster.ipynb) on the cluster.
 #
 # <details><summary>1. Somebody trains in pure bfloat16, and the loss falls well for a day and then stops. What would you look at?</summary>
 # The share of weights that no longer move in a step. If it is large, the updates are rounded away: master weights, or stochastic rounding.
