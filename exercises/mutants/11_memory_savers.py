@@ -185,11 +185,7 @@ WRONG["11.6", "born"] = {
     "A is torch.float32 of (2, 7)": {
         "torch.randn(r, base.in_features, dtype=base.weight.dtype)": "torch.randn(r, base.in_features)"
     },
-    "the layer has no parameter A": {
-        "nn.Parameter(torch.randn(r, base.in_features, dtype=base.weight.dtype) / math.sqrt(base.in_features))": (
-            "torch.randn(r, base.in_features, dtype=base.weight.dtype)"
-        )
-    },
+    "the layer has no parameter A": {"self.A = nn.Parameter(\n": "self.A = (\n"},
     "B is not 0 at the beginning": {"torch.zeros(base.out": "1e-3 * torch.ones(base.out"},
 }
 WRONG["11.6", "moved"] = {

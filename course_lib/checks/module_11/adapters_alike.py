@@ -136,18 +136,6 @@ class _AdaptersAlone(_Covering):
         self.alike(list(_trained(model)))
 
 
-class _AlikeB(_Covering):
-    def prepare(self, model: nn.Module) -> None:
-        self.covered = list(_trained(model))
-        self.alike([one for name, one in model.named_parameters() if name.endswith(".B")])
-
-
-class _AlikeA(_Covering):
-    def prepare(self, model: nn.Module) -> None:
-        self.alike([one for name, one in model.named_parameters() if name.endswith(".A")])
-        self.covered = []
-
-
 def _trained(model: nn.Module) -> Iterator[nn.Parameter]:
     return (one for one in model.parameters() if one.requires_grad)
 
@@ -225,11 +213,9 @@ _ADAPTERS_ALIKE = hunt_exercise(
         "all begin with the same adapters, and then each rank follows its own rows: nobody averages": _NotAveraged,
         "all begin alike, and B's gradients are not averaged": _OnlyA,
         "all begin alike, and A's gradients are not averaged. They are 0 in the first step, as long as B is": _OnlyB,
-        "B begins alike, which it did anyway, being 0. A is random, and each rank has drawn its own": _AlikeB,
         "what is trained besides A and B is not averaged: ask a parameter whether it is trained, not its name": (
             _AdaptersAlone
         ),
-        "A begins alike, and then nobody averages": _AlikeA,
     },
     levels={
         "diagnosis": Level(
