@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.errors import four_parts
 from course_lib.savers.kept_results import OPERATORS, Keep
-from course_lib.savers.one_call import Call, anew, kept
+from course_lib.savers.one_call import LayerCall, anew, kept
 
 _AS_IT_IS: AbstractContextManager[object] = nullcontext()
 
@@ -79,11 +79,11 @@ class _Pass:
 
     def __init__(self, stretch: _Stretch) -> None:
         self.stretch = stretch
-        self.calls: list[Call] = []
+        self.calls: list[LayerCall] = []
         self.slots: list[weakref.ref[_Slot]] = []  # in the order in which autograd asked for them
 
     def forward(self, layer: nn.Module, plain: Any, x: Tensor, others: tuple[Tensor | None, ...], named: Any) -> Any:
-        call = Call(layer, others, named, OPERATORS[self.stretch.keep])
+        call = LayerCall(layer, others, named, OPERATORS[self.stretch.keep])
         if not self.calls:  # later layers' inputs come from the ones before them
             with self.stretch.stored:
                 self.input = kept([x])

@@ -17,7 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 from course_lib.savers.kept_results import KeptResults
 
 
-class Call:
+class LayerCall:
     """`others` are what the layer takes beside its input; of the results of `operators` backward computes none."""
 
     def __init__(

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
     shares: list[list[float]]
 
 
-class Layer(nn.Module):
+class CausalLayer(nn.Module):
     """A block of the learner's file, before and after attention."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Reader(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(WORDS, _WIDTH)
-        self.blocks = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(CausalLayer() for _ in range(LAYERS))
         self.norm, self.head = nn.RMSNorm(_WIDTH), nn.Linear(_WIDTH, WORDS, bias=False)
 
 

@@ -45,7 +45,7 @@ class _Stage(NamedTuple):
         return self.weights_gb, self.gradients_gb, self.optimizer_gb
 
 
-class _Table(NamedTuple):
+class _Claims(NamedTuple):
     """Lines."""
 
     lines: tuple[_Stage, ...]
@@ -69,7 +69,7 @@ class Told:
 _Found = tuple[list[tuple[float, ...]], list[tuple[str, str]]]  # of each line three numbers; pairs of line and column
 
 
-def _records(case: Told, seed: int) -> Sequence[_Table]:
+def _records(case: Told, seed: int) -> Sequence[_Claims]:
     draw = random.Random(f"{case.claim}{case.published}{seed}")
     lines = []
     for stage in range(4):
@@ -79,7 +79,7 @@ def _records(case: Told, seed: int) -> Sequence[_Table]:
         lines.append(_Stage(f"ZeRO-{stage}" if stage else "DDP", stage, P, N, *gb))
     if not case.published:
         draw.shuffle(lines)
-    return [_Table(tuple(lines))]
+    return [_Claims(tuple(lines))]
 
 
 def _answer(lines: Sequence[_Stage], *, mistake: str = "") -> _Found:
@@ -111,7 +111,7 @@ def _answer(lines: Sequence[_Stage], *, mistake: str = "") -> _Found:
     return right, wrong
 
 
-def _use(answer: Callable[..., Any], table: _Table) -> _Found | str:
+def _use(answer: Callable[..., Any], table: _Claims) -> _Found | str:
     """Runs on a rank; a text says what came instead."""
     found = answer(list(table.lines))
     if not isinstance(found, tuple | list) or len(found) != 2:
@@ -135,7 +135,7 @@ def _alike(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> 
     return all(abs(mine - right) <= 1e-9 * right for mine, right in pairs)
 
 
-def _judge(table: _Table, found: _Found | str) -> str | None:
+def _judge(table: _Claims, found: _Found | str) -> str | None:
     if isinstance(found, str):
         return found
     (triples, pairs), (right, wrong) = found, _answer(table.lines)
