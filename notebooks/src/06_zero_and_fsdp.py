@@ -522,7 +522,7 @@ viz.plot_loss_curves(
     subtitle="loss in nats; the broad grey line is one device",
 )
 
-# %%
+# %% varies="forty steps of rounding differ between processors"
 from textwrap import fill
 
 predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
