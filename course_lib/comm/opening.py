@@ -79,10 +79,10 @@ def open_call(
 def next_call(operation: str, group: ProcessGroup | None, *, background: bool = False) -> tuple[ProcessGroup, int]:
     """The group that is meant, and the new call's number in it."""
     members = calls.resolve(group, operation)
-    number = calls.next_number(members)
+    call = calls.next_number(members)  # a report of who waits reads it from here by this name
     if not background:
         clock.finish_background()
-    return members, number
+    return members, call
 
 
 def _rows(x: Tensor | None) -> int:

@@ -111,7 +111,9 @@ class Trainer:
             loss that is not finite, which leaves no gradients behind.
         """
         local = self.local
-        mine = self._shared(batch[0])[-1], self._shared(batch[1])[-1]
+        mine = batch
+        for axis in local.layout.row_axes:
+            mine = share(mine, local.rank(axis), local.size(axis))
         inputs, targets = mine
         self._check_shares(inputs=inputs, targets=targets)
         # Of each share of the batch, its rows and how many of its targets count.

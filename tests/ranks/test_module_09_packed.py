@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 import torch
-from course_lib.parallel.sequence.blocks import block, merge_
 from sequence_models import alone, climbs, said, spread, train
 
 from course_lib.config import TrainConfig
 from course_lib.models.mlp import MLP
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import run_ranks
+from course_lib.savers.attention_blocks import block, merge_
 from course_lib.training.context_technique import context
 from course_lib.training.packed import packed
 from course_lib.training.trainer import Trainer

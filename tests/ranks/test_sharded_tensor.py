@@ -249,4 +249,4 @@ def test_what_does_not_go_together_is_refused_on_all_ranks():
     ]
     for apply, model, degrees, way_out in cases:
         found = run_ranks(refused, prod(degrees.values()), apply, model, degrees)
-        assert len(set(found)) == 1 and str(found[0]).endswith(way_out), found[0]
+        assert len(set(found)) == 1 and way_out in str(found[0]), found[0]
