@@ -55,7 +55,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% nbgrader={"grade": false, "grade_id": "11-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 bill = given("11.1", GRADE_SEED)
 print(
-    f"width H = {bill.H:,}, of all keys together KV = {bill.KV:,}, inner width F = {bill.F:,}, layers L = {bill.L}"
+    f"width H = {bill.H:,}, of all keys together KV = {bill.KV:,}, "
+    f"inner width F = {bill.F:,}, layers L = {bill.L}"
 )
 print(
     f"P = {bill.P:,} parameters in all; adapters have r = {bill.r}; one sequence of T = {bill.T:,} tokens"

@@ -21,8 +21,9 @@ from course_lib.costs.model.adapters import (
     map_sizes,
     nf4_bytes,
 )
-from course_lib.gauges.allocated import recompute_layers, saved_bytes
+from course_lib.gauges.allocated import saved_bytes
 from course_lib.models.decoder import Decoder
+from course_lib.savers.checkpointing import checkpoint_layers
 from course_lib.savers.ia3 import add_ia3
 from course_lib.savers.lora import add_lora
 from course_lib.savers.nf4 import encode_nf4
@@ -84,7 +85,7 @@ def test_codes_in_the_place_of_weights_keep_the_same(adapters):
 @pytest.mark.parametrize("adapters", [Adapters(rank=3), IA3], ids=str)
 def test_layers_that_are_recomputed_keep_their_input(adapters):
     model = adapted(CONFIG, adapters)
-    recompute_layers(model)
+    checkpoint_layers(model.layers)
     assert kept(model, CONFIG) == formula(CONFIG, adapters, recompute="full") + 4
 
 

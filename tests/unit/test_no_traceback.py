@@ -90,7 +90,7 @@ def test_settings_at_their_edges_are_answered_in_a_line(command):
         (["doctor", TINY, "text=${x}"], "Interpolation key 'x' not found; write name=value"),
         (
             ["slurm", TINY, "gpus_per_node=1099511627776", "tp=3"],
-            "a rank has a GPU, and dp x pp x tp is 3; give degrees",
+            "a rank has a GPU, and dp x pp x cp x tp is 3; give degrees",
         ),
         (["calibrate", "out='~nobody-here/x'"], "it is no path: Could not determine home directory"),
     ],

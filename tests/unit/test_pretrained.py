@@ -140,7 +140,7 @@ def test_a_run_that_could_not_be_kept_leaves_no_export(folder, capsys, monkeypat
 def test_one_gpu_gets_the_weights_that_are_loaded(folder, monkeypatch):
     """Without a group nothing says which device it is, but what is current when the trainer gives memory."""
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
-    monkeypatch.setattr(train_run, "Trainer", lambda model, config, init: Local(model, None).device)
+    monkeypatch.setattr(train_run, "Trainer", lambda model, config, **_: Local(model, None).device)
     made, run, gpu = train_model.on_meta, read_train([f"model={folder}"]), torch.device("cuda:0")
     monkeypatch.setattr(train_model, "on_meta", lambda run, device: made(run))
     assert train_run.make_trainer(run, gpu, init=None) == gpu
