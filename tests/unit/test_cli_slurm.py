@@ -133,7 +133,7 @@ def test_a_shipped_job_can_be_changed(capsys):
         (["partition=a b"], "slurm: partition=a b; sbatch takes no such partition; write the name that sinfo shows"),
         (
             ["nodes=2", "gpus_per_node=4", "dp=4"],
-            "slurm: nodes=2 x gpus_per_node=4; a rank has a GPU, and dp x pp x cp x tp is 4; give degrees whose product ",
+            "slurm: nodes=2 x gpus_per_node=4; a rank has a GPU, and dp x pp x cp x tp is 4; give degrees whose ",
         ),
         (
             ["nodes=4", "tp=4"],
@@ -142,7 +142,7 @@ def test_a_shipped_job_can_be_changed(capsys):
         ),
         (["nodes=2", "gpus_per_node=3", "dp=3", "tp=2"], "slurm: tp=2 on nodes of 3 GPUs; ranks that share matrices "),
         (["nodes=3", "dp=3", "batch=2"], "train: batch=2 with dp=3; every rank needs a sequence; give batch >= 3, or "),
-        (["nodes=2", "dp=2", "ep=2"], "train: ep=2 with tiny Llama; a layer of it has one block; leave ep out, or choose model="),
+        (["nodes=2", "dp=2", "ep=2"], "train: ep=2 with tiny Llama; a layer of it has one block; leave ep "),
         (["gpus_per_node=3", "tp=3"], "tensor: layers.0.attention.q_proj: 4 heads on 3 ranks; a head stays whole; "),
         (["nodes=5", "pp=5", "batch=5"], "train: 5 stages, tiny Llama has 4 layers with its embedding and head; every"),
         (
