@@ -62,10 +62,12 @@ print(
     f"P = {bill.P:,} parameters in all; adapters have r = {bill.r}; one sequence of T = {bill.T:,} tokens"
 )
 print(
-    f"layer = {bill.layer:,} bytes are kept for backward of each layer and token, the layer's input among them"
+    f"layer = {bill.layer:,} bytes are kept for backward of each layer and token, "
+    "the layer's input among them"
 )
 print(
-    f"codes: block = {bill.block} numbers share a scale, outer = {bill.outer} scales share a scale of their own"
+    f"codes: block = {bill.block} numbers share a scale, "
+    f"outer = {bill.outer} scales share a scale of their own"
 )
 print(f"the GPU has gpu_gb = {bill.gpu_gb} GB of 10^9 bytes")
 
