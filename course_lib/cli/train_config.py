@@ -95,7 +95,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     schedule = _pipeline(values)
     model, folder = _model(values)
     model.check_sequence(values["sequence"])
-    train_experts.check(values, model)
+    train_experts.check(values, model, folder)
     train_activations.check(values, model, folder)
     return TrainRun(
         model=model,
@@ -143,10 +143,6 @@ def _model(values: Mapping[str, Any]) -> tuple[ModelConfig, Path | None]:
     if values["pp"] > 1:
         rule, way_out = "pipelines here are of the course's own decoder", "choose pp=1, with dp or tp"
         refuse(COMMAND, f"model={str(folder)!r} with pp={values['pp']}", rule, way_out)
-    for name, usual in (("balance", 0), ("capacity", None)):
-        if values[name] != usual:
-            given = f"model={str(folder)!r} with {name}={values[name]}"
-            refuse(COMMAND, given, "the course's own decoder measures the load of its experts", f"leave {name} out")
     if values["sequence_parallel"] is not None:
         given = f"model={str(folder)!r} with sequence_parallel={values['sequence_parallel']}"
         refuse(COMMAND, given, "the course's own decoder cuts the sequence between its blocks", "leave it out")

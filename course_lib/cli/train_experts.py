@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from course_lib.cli.compose import refuse
@@ -15,12 +16,16 @@ from course_lib.training.setup import Technique
 COMMAND = "train"
 
 
-def check(values: Mapping[str, Any], model: ModelConfig) -> None:
-    """Refuse what a model of so many experts cannot be asked.
+def check(values: Mapping[str, Any], model: ModelConfig, folder: Path | None) -> None:
+    """Refuse what a model of so many experts cannot be asked, or one from a folder.
 
     Raises: ValueError for what belongs to experts where there are none, and for what does not fit the degrees.
     """
     ep, balance, capacity = (values[name] for name in ("ep", "balance", "capacity"))
+    for name, usual in (("balance", 0), ("capacity", None)) if folder is not None else ():
+        if values[name] != usual:
+            given = f"model={str(folder)!r} with {name}={values[name]}"
+            refuse(COMMAND, given, "the course's own decoder measures the load of its experts", f"leave {name} out")
     if model.n_experts == 1:
         for name, value, usual in (("ep", ep, 1), ("balance", balance, 0), ("capacity", capacity, None)):
             if value != usual:

@@ -25,6 +25,7 @@ from course_lib.costs.model.parameters import expert_parameters, model_parameter
 from course_lib.errors import four_parts
 from course_lib.models.registered import check_attention, check_experts
 from course_lib.parallel.pipelines.stages import layers_of
+from course_lib.parallel.sequence.ulysses import check_heads
 from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.parallel.tensors.cutting import AXIS, write_table
@@ -111,7 +112,7 @@ def check_shape(run: TrainRun) -> None:
     if run.parallel.tp > 1:
         _check_parts(run, model)
     if run.values["context"] == "ulysses":
-        _check_heads(run)
+        check_heads(run.model.n_heads // run.parallel.tp, run.parallel.cp)
     if run.folder is not None and (found := causal_model(model)) is not None:
         if run.parallel.cp > 1:
             check_attention(found[1])
@@ -150,14 +151,6 @@ def _check_parts(run: TrainRun, model: nn.Module) -> None:
         check_vocabulary(styles)
         check_parts(model, styles, run.parallel.tp)
     write_table(model, layout, styles)
-
-
-def _check_heads(run: TrainRun) -> None:
-    """Refuse more ranks along cp than heads, where ranks change from positions to heads."""
-    heads, cp = run.model.n_heads // run.parallel.tp, run.parallel.cp
-    if heads < cp:
-        rule = "each rank works on a head of queries meanwhile"
-        refuse(COMMAND, f"context=ulysses with cp={cp}, {heads} heads", rule, f"choose cp <= {heads}, or context=ring")
 
 
 def numbers_needed(run: TrainRun, ranks_here: int) -> int:

@@ -8,6 +8,7 @@ heads and F the inner size of the feed-forward block.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -138,6 +139,12 @@ class Decoder(nn.Module):
         for layer in self.layers:
             x = layer(x, angles)
         return self.head(self.norm(x))
+
+    def mix_by(self, mix: Mix) -> None:
+        """Let positions meet otherwise, in every layer."""
+        for layer in self.layers:
+            attention: Any = layer.get_submodule("attention")
+            attention.mix = mix
 
 
 def init_weight(name: str, weight: Tensor) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.errors import four_parts
 from course_lib.training.parts_here import head_here, runs_of_layers
 from course_lib.training.setup import Setup, Technique
 
@@ -21,11 +22,14 @@ def autocast(dtype: torch.dtype = torch.bfloat16) -> Technique:
 
     Weights, gradients and the optimizer's states stay as they are, and not a byte of them is saved. Of what backward
     reads, what products read is half as large; with it lie copies of the weights.
-    Cost: what tensor-parallel ranks add up is half as many bytes.
+    Raises: ValueError after `tensor`, whose layers write their own backward, in the dtype of the weights.
     """
 
     def apply(setup: Setup) -> None:
         setup.begin("autocast")
+        if "tensor" in setup.applied:
+            values, rule = "applied after tensor", "its layers multiply by themselves, in the dtype of their weights"
+            raise ValueError(four_parts("autocast", values, rule, "choose tp=1, or fully_shard(param_dtype=…)"))
         for layers in runs_of_layers(setup):
             for layer in layers:
                 layer.forward = partial(_computed, layer.forward, dtype)

@@ -8,7 +8,7 @@ A model of `transformers` is told apart from the course's own, and gets its atte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from course_lib import comm
 from course_lib.comm.call import device_of
 from course_lib.errors import four_parts
-from course_lib.models.decoder import Decoder, Mix, rotary_angles
+from course_lib.models.decoder import Decoder, rotary_angles
 from course_lib.models.moe import mixtures_of
 from course_lib.models.registered import attentions_of, check_attention, replace_attention
 from course_lib.parallel.data import replicate as broadcast
@@ -77,7 +77,7 @@ def context(
             _share_counts(model, shared)
             _share_sequences(setup.engine.ends, shared, model.config.check_sequence)
             _place(model, shared)
-            _replace_attention(model, mix)
+            model.mix_by(mix)
         for name in local.layout.trained:
             local.layout.write(name, partial=local.layout.places[name].partial | {AXIS})
 
@@ -115,9 +115,7 @@ def _share_sequences(ends: Ends, shared: SharedSequence, check: Callable[[int], 
         return x[:, shared.positions(x.device)].contiguous()
 
     def whole(output: Tensor) -> Tensor:
-        here = before(output).movedim(1, 0).contiguous()
-        gathered = comm.all_gather(here, length=shared.cut.length, group=shared.group)
-        return gathered[shared.cut.natural()].movedim(0, 1).contiguous()
+        return shared.gathered(before(output))
 
     def summed(loss: float) -> float:
         one = torch.tensor([loss], dtype=torch.float64, device=device_of(shared.group))
@@ -155,10 +153,3 @@ def _place(model: Decoder, shared: SharedSequence) -> None:
         layer.get_submodule("attention").register_forward_pre_hook(angles_of_mine)
     if model.positions is not None:
         model.positions.register_forward_pre_hook(lambda _, args: (shared.positions(args[0].device),))
-
-
-def _replace_attention(model: Decoder, mix: Mix) -> None:
-    """Let positions meet otherwise in every layer."""
-    for layer in model.layers:
-        attention: Any = layer.get_submodule("attention")
-        attention.mix = mix

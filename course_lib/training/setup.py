@@ -19,6 +19,7 @@ from course_lib.training.engine import Engine
 ORDER = (  # one of each
     ("tensor",),
     ("context",),
+    ("packed",),
     ("experts",),
     ("stages",),
     ("autocast",),

@@ -83,7 +83,7 @@ def one_f_one_b():
         (
             {"pp": 2},
             [replicate, one_f_one_b],
-            "stages: applied after replicate; .*; apply each once, in the order tensor, context, experts, stages,",
+            "stages: applied after replicate; .*; apply each once, in the order tensor, context, packed, experts,",
         ),
         (None, [replicate], "replicate: no axis 'dp' in the mesh; a technique runs along one axis of a mesh; give"),
     ],

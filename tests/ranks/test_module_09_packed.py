@@ -89,7 +89,10 @@ def packed_mlp():
     ("work", "message"),
     [
         (packed_mlp, "packed: a MLP; it replaces attention where a Decoder mixes positions; give a Decoder"),
-        (partial(train, [lambda: packed(0), context], cp=2), "packed: applied before context; context decides how "),
+        (
+            partial(train, [lambda: packed(0), context], cp=2),
+            "context: applied after packed; each technique takes what the one before left; apply each once",
+        ),
         (partial(train, [lambda: packed(0)], pp=2), "packed: pp=2; the first stage alone sees tokens; leave it out"),
     ],
 )

@@ -241,7 +241,7 @@ def refused(apply, model, degrees):
 
 
 def test_what_does_not_go_together_is_refused_on_all_ranks():
-    order = "apply each once, in the order tensor, context, experts, stages, autocast, recompute, chunked_loss,"
+    order = "apply each once, in the order tensor, context, packed, experts, stages, autocast, recompute, chunked_loss,"
     cases = [
         ((fully_shard(), tensor()), MODELS["llama"], {"dp": 2, "tp": 2}, order),
         ((fully_shard(), fully_shard()), MODELS["llama"], {"dp": 4}, order),

@@ -17,7 +17,9 @@ from course_lib.cli.settings import every, names, said, typed
 from course_lib.cli.train_config import read_train
 from course_lib.cli.train_settings import RANKS, TRAIN
 from course_lib.costs.comm import tensor as formulas
+from course_lib.costs.model import checkpointing
 from course_lib.parallel.tensors import region
+from course_lib.savers import kept_results
 from course_lib.training.learning_rate import Schedule
 from course_lib.training.sharding import Strategy
 from tools.paths import ROOT
@@ -68,6 +70,7 @@ def test_choices_are_those_that_their_readers_know():
     assert OF_TRAIN["strategy"].choices == get_args(Strategy)
     assert OF_TRAIN["lr_schedule"].choices == get_args(Schedule)
     assert get_args(region.SequenceParallel) == get_args(formulas.SequenceParallel)
+    assert get_args(kept_results.Keep) == get_args(checkpointing.Keep)
     dtype = next(one for one in every(VERIFY) if one.name == "dtype")
     assert set(dtype.choices) == set(verify_arguments.DTYPES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from math import isclose
 from typing import Any, NamedTuple
 
@@ -10,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.kit.gradients import Place, agree, differing, malformed
-from course_lib.checks.kit.said import wrong_kind
+from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.said import import_optimizers, wrong_kind
 from course_lib.checks.kit.scene import number_or_type
+from course_lib.checks.kit.work import import_sympy
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 from course_lib.verify.causes import Causes
@@ -26,6 +29,27 @@ class MendedStep(NamedTuple):
     want: dict[Place, Tensor | None]
     loss: float | str
     right_loss: float
+
+
+class Climbed(NamedTuple):
+    """What one rank says of a hunted trainer: the learner's diagnosis, or its steps."""
+
+    diagnosis: Any
+    steps: Sequence[MendedStep] = ()
+
+
+def trainers_ready(*modules: str) -> None:
+    """Runs on a rank, outside the learner's time: what the first trainer, and its first backward, import."""
+    for module in modules:
+        import_module(f"course_lib.training.{module}")
+    import_sympy()
+    import_optimizers()
+
+
+def gradients_left(case: Any, given: Any, trial: Trial) -> Any:
+    """The gradients of all steps, if they are wrong: what a slip is known by."""
+    found = [] if case.diagnosis else [step for report in trial.reports for step in report.steps]
+    return None if all(agree(step.got, step.want) for step in found) else [step.got for step in found]
 
 
 def step_beside(

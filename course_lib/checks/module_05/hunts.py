@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
@@ -14,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise, rows_of_steps
-from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
-from course_lib.checks.kit.said import besides, import_optimizers, plural
+from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside, trainers_ready
+from course_lib.checks.kit.said import besides, plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
-from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
@@ -112,13 +110,6 @@ def _too_many_sums(case: Hunt, book: Ledger) -> str | None:
     return f"right gradients, but {found}: short tensors cost a latency each, so put them into one vector"
 
 
-def _warm_up() -> None:
-    """Runs on a rank, outside the learner's time."""
-    import_module("course_lib.training.tensor_technique")
-    import_sympy()
-    import_optimizers()
-
-
 def _is_text(model: Kind) -> bool:
     return model in ("llama", "one kv head")
 
@@ -159,4 +150,4 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Hunted:
     return Hunted(None, found, sums.called, bool(called))
 
 
-hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, warm_up=_warm_up)
+hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, warm_up=partial(trainers_ready, "tensor_technique"))

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from math import isclose
 from typing import Any, NamedTuple
 
@@ -14,11 +13,10 @@ import torch
 
 from course_lib.checks.kit import models
 from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
-from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
-from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind
+from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside, trainers_ready
+from course_lib.checks.kit.said import plural, wrong_kind
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.training.trainer import Trainer
@@ -64,14 +62,6 @@ class _Hunted(NamedTuple):
     steps: Sequence[MendedStep] = ()
     norms: Sequence[_Norm] = ()
     rows: Sequence[list[int] | str] = ()
-
-
-def _warm_up() -> None:
-    """Runs on a rank, outside the learner's time."""
-    for module in ("tensor_technique", "sharding"):
-        import_module(f"course_lib.training.{module}")
-    import_sympy()
-    import_optimizers()
 
 
 def _pair(answer: Callable[..., Any], given: Given, config: TrainConfig) -> tuple[Any, Trainer]:
@@ -201,5 +191,6 @@ def _wrong_rows(case: MeshHunt, rows: Sequence[list[int] | str]) -> str | None:
     return None
 
 
-clipping = partial(hunt_exercise, probe=_clipped_steps, wrong=_same_norms, warm_up=_warm_up)
-reading = partial(hunt_exercise, probe=_read_steps, wrong=_same_rows, warm_up=_warm_up)
+_ready = partial(trainers_ready, "tensor_technique", "sharding")
+clipping = partial(hunt_exercise, probe=_clipped_steps, wrong=_same_norms, warm_up=_ready)
+reading = partial(hunt_exercise, probe=_read_steps, wrong=_same_rows, warm_up=_ready)

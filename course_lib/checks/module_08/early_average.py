@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,12 +14,11 @@ from torch import Tensor
 from course_lib.checks.kit import models
 from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
-from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
-from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside, trainers_ready
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
-from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.call import count as calls_of
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
@@ -63,14 +62,6 @@ class _Report(NamedTuple):
     steps: Sequence[MendedStep] = ()
     tensors: int = 0
     late: bool = False
-
-
-def _warm_up() -> None:
-    """Runs on a rank, outside the learner's time."""
-    for module in ("techniques", "pipeline_engine"):
-        import_module(f"course_lib.training.{module}")
-    import_sympy()
-    import_optimizers()
 
 
 def _attempt(answer: Callable[..., Any], given: Given) -> _Report:
@@ -154,7 +145,7 @@ _TOO_EARLY = hunt_exercise(
     ),
     probe=_attempt,
     wrong=_wrong,
-    warm_up=_warm_up,
+    warm_up=partial(trainers_ready, "techniques", "pipeline_engine"),
     levels={
         "diagnosis": Level(
             points=1,

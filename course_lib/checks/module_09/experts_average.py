@@ -5,21 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from course_lib import comm
 from course_lib.checks.kit.diagnosis import Diagnosis
-from course_lib.checks.kit.gradients import agree
 from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
-from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
-from course_lib.checks.kit.runner import Trial
-from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.mended import Climbed, first_wrong, gradients_left, step_beside, trainers_ready
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.moe import MoEDecoder
@@ -74,13 +71,6 @@ _RULED_OUT: Mapping[Any, str] = {
     2: "complaint 2: then the router's gradient would be wrong. Which parameters does the ladder name?",
     4: "complaint 4: then every gradient would be too large. Which parameters does the ladder name?",
 }
-
-
-class _LadderSays(NamedTuple):
-    """One rank: the diagnosis, or its steps."""
-
-    diagnosis: Any
-    steps: Sequence[MendedStep] = ()
 
 
 class _Average(Trainer):
@@ -172,32 +162,19 @@ def _texts(case: ExpertsHunt, source: torch.Generator) -> list[Batch]:
     return found
 
 
-def _warm_up() -> None:
-    """Runs on a rank, outside the learner's time."""
-    import_module("course_lib.training.techniques")
-    import_sympy()
-    import_optimizers()
-
-
-def _attempt(answer: Callable[..., Any], given: Given) -> _LadderSays:
+def _attempt(answer: Callable[..., Any], given: Given) -> Climbed:
     """Runs on a rank: `answer` is a class of trainers; beside it one device trains on the same batches."""
     case, model = given.case, _model(given.case, given.seed)
     config = TrainConfig(learning_rate=RATE)
     alone = Trainer(copy.deepcopy(model), config, apply=(balanced(_FACTOR),))
     trainer = answer(model, config, case.dp, case.ep)
     if case.diagnosis:
-        return _LadderSays(trainer.diagnosis())
-    return _LadderSays(None, [step_beside(trainer, alone, batch) for batch in given.batches])
+        return Climbed(trainer.diagnosis())
+    return Climbed(None, [step_beside(trainer, alone, batch) for batch in given.batches])
 
 
-def _wrong(given: Given, reports: Sequence[_LadderSays], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+def _wrong(given: Given, reports: Sequence[Climbed], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     return first_wrong([report.steps for report in reports], ())
-
-
-def _left(case: ExpertsHunt, given: Given, trial: Trial) -> Any:
-    """The gradients of the first step, if they are wrong."""
-    first = [] if case.diagnosis else [report.steps[0] for report in trial.reports]
-    return None if all(agree(step.got, step.want) for step in first) else [step.got for step in first]
 
 
 _AVERAGE = hunt_exercise(
@@ -211,9 +188,9 @@ _AVERAGE = hunt_exercise(
     ),
     probe=_attempt,
     wrong=_wrong,
-    left=_left,
+    left=gradients_left,
     batches=_texts,
-    warm_up=_warm_up,
+    warm_up=partial(trainers_ready, "techniques"),
     slips={
         "experts are divided by some of the ranks alone. Their gradient has the rows of all dp · ep ranks in it, and "
         "each rank's loss was multiplied by the number of all of them": _AsItWas,

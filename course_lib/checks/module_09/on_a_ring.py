@@ -59,6 +59,24 @@ class Text:
         return self.kv_bytes() - self.kv_bytes((rank + 1) % self.world_size)
 
 
+# Of both exercises: each order once, then lengths that do not divide, then what travels.
+VALUES = (
+    Text(world_size=4, length=16, order="zigzag"),
+    Text(world_size=3, length=12, order="contiguous"),
+    Text(world_size=2, length=8, order="striped"),
+)
+UNEVEN = (
+    Text(world_size=4, length=13, order="zigzag"),
+    Text(world_size=3, length=11, order="striped"),
+    Text(world_size=4, length=5, order="contiguous"),
+)
+HOPS = (
+    Text(world_size=4, length=13, order="zigzag", ring=True),
+    Text(world_size=3, length=10, order="contiguous", ring=True),
+    Text(world_size=1, length=6, order="contiguous", ring=True),
+)
+
+
 def seen(positions: Sequence[Sequence[int]], rank: int, source: int) -> Tensor:
     """Which keys of a source the queries of a rank see: those at their own position and before."""
     mine, theirs = (torch.tensor(positions[one]) for one in (rank, source))

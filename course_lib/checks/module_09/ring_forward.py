@@ -14,6 +14,9 @@ from course_lib.checks.kit.parts import Advice, Parts, parts_exercise
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_09.on_a_ring import (
     DIM,
+    HOPS,
+    UNEVEN,
+    VALUES,
     Text,
     everything,
     of_the_other_side,
@@ -151,30 +154,18 @@ _FORWARD = parts_exercise(
     levels={
         "values": Level(
             points=3,
-            cases=(
-                Text(world_size=4, length=16, order="zigzag"),
-                Text(world_size=3, length=12, order="contiguous"),
-                Text(world_size=2, length=8, order="striped"),
-            ),
+            cases=VALUES,
             praise="attention to the whole sequence, of which each rank was sent one block at a time",
         ),
         "uneven": Level(
             points=2,
             again=True,
-            cases=(
-                Text(world_size=4, length=13, order="zigzag"),
-                Text(world_size=3, length=11, order="striped"),
-                Text(world_size=4, length=5, order="contiguous"),
-            ),
+            cases=UNEVEN,
             praise="right for any positions, and for ranks that have more of them than others",
         ),
         "ring": Level(
             points=1,
-            cases=(
-                Text(world_size=4, length=13, order="zigzag", ring=True),
-                Text(world_size=3, length=10, order="contiguous", ring=True),
-                Text(world_size=1, length=6, order="contiguous", ring=True),
-            ),
+            cases=HOPS,
             praise="p - 1 hops, each to the next rank, and no byte more",
         ),
     },

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -13,14 +13,11 @@ from torch import Tensor, nn
 
 from course_lib import comm
 from course_lib.checks.kit.diagnosis import Diagnosis
-from course_lib.checks.kit.gradients import agree
 from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise, rows_of_steps
-from course_lib.checks.kit.mended import MendedStep, first_wrong, step_beside
-from course_lib.checks.kit.runner import Trial
-from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.mended import Climbed, first_wrong, gradients_left, step_beside, trainers_ready
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import FP64, Level
-from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.models.mlp import MLP
@@ -56,13 +53,6 @@ class AdaptersHunt:
             return "diagnosis"
         where = {"one layer": "beside one layer", "and a bias": "and a bias is trained"}.get(self.where, "")
         return ", ".join(filter(None, (plural(self.world_size, "rank"), f"r = {self.rank}", where)))
-
-
-class _Climbed(NamedTuple):
-    """One rank: the diagnosis, or its steps."""
-
-    diagnosis: Any
-    steps: Sequence[MendedStep] = ()
 
 
 class _Covering(Trainer):
@@ -152,25 +142,18 @@ def _model(case: AdaptersHunt, seed: int, rank: int) -> nn.Module:
     return model
 
 
-def _warm_up() -> None:
-    """Runs on a rank, outside the learner's time."""
-    import_module("course_lib.training.techniques")
-    import_sympy()
-    import_optimizers()
-
-
-def _attempt(answer: Callable[..., Any], given: Given) -> _Climbed:
+def _attempt(answer: Callable[..., Any], given: Given) -> Climbed:
     """Runs on a rank: `answer` is a class of trainers; beside it one device trains rank 0's model."""
     case, config = given.case, TrainConfig(learning_rate=RATE)
     with in_dtype(torch.float64):
         alone = Trainer(_model(case, given.seed, 0), config)
         trainer = answer(_model(case, given.seed, dist.get_rank()), config)
         if case.diagnosis:
-            return _Climbed(trainer.diagnosis())
-        return _Climbed(None, [step_beside(trainer, alone, batch) for batch in given.batches])
+            return Climbed(trainer.diagnosis())
+        return Climbed(None, [step_beside(trainer, alone, batch) for batch in given.batches])
 
 
-def _wrong(given: Given, reports: Sequence[_Climbed], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+def _wrong(given: Given, reports: Sequence[Climbed], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     case = given.case
     return first_wrong([report.steps for report in reports], ()) or (_too_much(case, book) if case.look else None)
 
@@ -186,12 +169,6 @@ def _too_much(case: AdaptersHunt, book: Ledger) -> str | None:
     return f"right gradients, but {found}: what is frozen was read from the same file on all ranks"
 
 
-def _left(case: AdaptersHunt, given: Given, trial: Trial) -> Any:
-    """The gradients of all steps, if they are wrong."""
-    found = [] if case.diagnosis else [step for report in trial.reports for step in report.steps]
-    return None if all(agree(step.got, step.want) for step in found) else [step.got for step in found]
-
-
 _ADAPTERS_ALIKE = hunt_exercise(
     key="11.9",
     title="find the bug: one adapter a rank",
@@ -203,9 +180,9 @@ _ADAPTERS_ALIKE = hunt_exercise(
     ),
     probe=_attempt,
     wrong=_wrong,
-    left=_left,
+    left=gradients_left,
     batches=rows_of_steps,
-    warm_up=_warm_up,
+    warm_up=partial(trainers_ready, "techniques"),
     slips={
         "the adapters are as they were: each rank begins with its own A, and goes its own way": _AsItWas,
         "gradients are averaged, but each rank still begins with an A of its own. An average over different adapters "

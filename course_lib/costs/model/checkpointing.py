@@ -21,19 +21,17 @@ from course_lib.costs.model.activations import (
 )
 from course_lib.errors import four_parts
 
-KeptResults = Literal["nothing", "matmuls", "attention"]
+Keep = Literal["nothing", "matmuls", "attention"]
 _FP32 = 4
 
 
-def kept_results(
-    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, keep: KeptResults
-) -> tuple[Saved, ...]:
+def kept_results(config: ModelConfig, *, batch: int, sequence: int, itemsize: int, keep: Keep) -> tuple[Saved, ...]:
     """Results of one layer that are kept beside its input: of all products with weights, or of attention.
 
     Raises: ValueError for an unknown choice, and for products of experts, whose sizes depend on numbers.
     """
-    if keep not in get_args(KeptResults):
-        way_out = f"choose from {', '.join(get_args(KeptResults))}"
+    if keep not in get_args(Keep):
+        way_out = f"choose from {', '.join(get_args(Keep))}"
         raise ValueError(four_parts("kept_results", f"keep={keep!r}", "not a known choice", way_out))
     tokens = batch * sequence
     if keep == "nothing":
@@ -63,7 +61,7 @@ def kept_results(
 
 
 def recomputed_bytes(
-    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, group: int = 1, keep: KeptResults = "nothing"
+    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, group: int = 1, keep: Keep = "nothing"
 ) -> int:
     """What a whole decoder keeps when forward and loss are done, if `group` layers at a time are recomputed.
 
@@ -79,7 +77,7 @@ def recomputed_bytes(
 
 
 def recompute_peak_bytes(
-    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, group: int = 1, keep: KeptResults = "nothing"
+    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, group: int = 1, keep: Keep = "nothing"
 ) -> int:
     """The most that layers keep in backward: what all keep, and once everything of the group that was computed again.
 

@@ -18,7 +18,7 @@ from course_lib.costs.model.activations import (
     layer_activations,
     left_whole,
 )
-from course_lib.costs.model.checkpointing import KeptResults, chunked_head_activations, kept_results
+from course_lib.costs.model.checkpointing import Keep, chunked_head_activations, kept_results
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.kv_cache import kv_heads_on_rank
 from course_lib.costs.model.states import fullest_parameters, layers_of_stage
@@ -157,7 +157,7 @@ class _How:
     software: Software
     whole: frozenset[Piece]
     context: ContextMethod
-    keep: KeptResults
+    keep: Keep
     loss_pieces: int
 
 

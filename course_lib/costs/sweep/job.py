@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
 from course_lib.costs.model.activations import HALF
-from course_lib.costs.model.checkpointing import KeptResults
+from course_lib.costs.model.checkpointing import Keep
 from course_lib.costs.model.conventions import Convention, find_convention, with_optimizer
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
@@ -44,7 +44,7 @@ class Job:
     stages_per_rank: int = 1  # of the interleaved schedule
     recompute: str = "none"  # of a layer: nothing; scores; cheap operators; half of the layers; all
     group: int = 1  # layers that keep one input together, where all is computed again
-    keep: KeptResults = "nothing"  # of what is computed again, results that stay
+    keep: Keep = "nothing"  # of what is computed again, results that stay
     loss_pieces: int = 1  # in which logits are made, lost, and made again
     software: Software = Software()
     convention: str | Convention = "megatron"  # bytes of weights, gradients, second copy and moments

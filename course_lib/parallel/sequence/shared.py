@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
@@ -27,11 +28,12 @@ class Documents:
         assert self.numbers is not None
         return self.numbers[:, queries, None] == self.numbers[:, None, keys]
 
-    def causal(self) -> Tensor:
-        """The mask of one device, (B, 1, S, S): the past of the same document."""
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """To each position a weighted mean of the values in the past of its document; all positions are here."""
         assert self.numbers is not None
         every = torch.arange(self.numbers.shape[1], device=self.numbers.device)
-        return (self.same(every, every) & (every[:, None] >= every))[:, None]
+        seen = self.same(every, every) & (every[:, None] >= every)  # (B, S, S)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None], enable_gqa=True)
 
 
 @dataclass(kw_only=True)
@@ -64,6 +66,12 @@ class SharedSequence:
     def positions(self, device: torch.device) -> Tensor:
         """This rank's, as an index."""
         return torch.tensor(self.cut.positions(self.rank), device=device)
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """What the ranks have of all positions, in the sequence's own order: (B, S/p, …) -> (B, S, …)."""
+        here = x.movedim(1, 0).contiguous()
+        every = comm.all_gather(here, length=self.cut.length, group=self.group)
+        return every[self.cut.natural()].movedim(0, 1).contiguous()
 
     def same_document(self, source: int, queries: slice, keys: slice) -> Tensor | None:
         """Which of this rank's queries and the keys of `source` are of one document; None where a sequence is one."""

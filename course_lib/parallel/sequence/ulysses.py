@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib import comm
@@ -43,11 +42,8 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, shared: SharedSequence) -
     reads = [head // group - first for head in mine]  # the head of keys here, for each of this rank's queries
     if len(set(map(reads.count, reads))) > 1:  # it begins or ends in the midst of a group: a head for each, then
         all_k, all_v = all_k[:, reads], all_v[:, reads]
-    if shared.documents is None:
-        mixed = causal(all_q, all_k, all_v)
-    else:
-        mask = shared.documents.causal()
-        mixed = F.scaled_dot_product_attention(all_q, all_k, all_v, attn_mask=mask, enable_gqa=True)
+    attention = causal if shared.documents is None else shared.documents.attention
+    mixed = attention(all_q, all_k, all_v)
     shared.spend(SequenceCut(shared.cut.length, 1).work(0) * len(mine) / q.shape[1], "attention of some heads")
     return turn.to_positions(mixed, of_queries)
 
@@ -56,7 +52,7 @@ def check_heads(heads: int, ranks: int) -> None:
     """Refuse more ranks than heads: the last one would have nothing to compute."""
     if heads < ranks:
         values, rule = f"{heads} heads of queries, {ranks} ranks", "every rank has a head"
-        raise ValueError(four_parts("ulysses", values, rule, f"choose cp <= {heads}, or method='ring'"))
+        raise ValueError(four_parts("ulysses", values, rule, f"choose cp <= {heads}, or the ring"))
 
 
 def _spans(heads: int, ranks: int) -> Spans:
