@@ -118,7 +118,7 @@ WRONG["11.4", "values"] = {
     },
 }
 WRONG["11.4", "values"] |= {
-    "it failed at cell line 12: IndexError": {"min(start + tile, S)": "start + tile"},
+    "it failed at cell line 16: IndexError": {"min(start + tile, S)": "start + tile"},
 }
 WRONG["11.4", "edges"] = {
     "the output holds nan, not a number: does exp get a large number": {

@@ -107,10 +107,10 @@ def spread(
         apply.append(tensor(sequence_parallel=sequence_parallel))
     if method is not None:
         apply.append(context(method, order=order))
-    if spread_experts:
-        apply.append(experts(cut_inner=cut_inner))
     if end is not None:
         apply.append(packed(end))
+    if spread_experts:
+        apply.append(experts(cut_inner=cut_inner))
     if schedule is not None:
         apply.append(stages(make_schedule(schedule, degrees["pp"], 3)))
     if recomputed is not None:

@@ -126,7 +126,7 @@ def test_fsdp_shares_weights_over_all_these_ranks():
         (lambda: context(order="snake"), "context: order='snake'; not a known order; choose from contiguous, zigzag"),
         (
             partial(train, [lambda: context("ulysses")], shape="one kv head", cp=4),
-            "ulysses: 3 heads of queries, 4 ranks; every rank has a head; choose cp <= 3, or method='ring'",
+            "ulysses: 3 heads of queries, 4 ranks; every rank has a head; choose cp <= 3, or the ring",
         ),
         (
             partial(train, [context], batches(3), cp=4),
