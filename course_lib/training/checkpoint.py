@@ -27,13 +27,19 @@ def write(content: dict[str, Any], folder: str | Path) -> None:
     """
     path = Path(folder) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as unfinished:
-        try:
-            torch.save(content, unfinished)
-        except RuntimeError as error:  # PyTorch's own, which does not say what stopped it
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+    with replaced(path) as unfinished, what_stopped_it():
+        torch.save(content, unfinished)
+
+
+@contextmanager
+def what_stopped_it() -> Iterator[None]:
+    """Let the system's refusal through in place of PyTorch's own error, which does not say what stopped it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 @contextmanager

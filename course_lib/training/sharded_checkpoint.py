@@ -33,15 +33,25 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from course_lib.errors import four_parts
 from course_lib.parallel.table.placement import Box
 from course_lib.training import dcp_table
-from course_lib.training.checkpoint import check_names, on_first_rank
+from course_lib.training.checkpoint import check_names, on_first_rank, what_stopped_it
 from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer
 
@@ -111,7 +121,7 @@ def write_pieces(
     on_first_rank(partial(shutil.rmtree, unfinished, ignore_errors=True), group)
     if mark is not None:
         on_first_rank(partial(mark, unfinished), group)
-    writer, planner = FileSystemWriter(unfinished), _Saver(pieces.mine)
+    writer, planner = _Writer(unfinished), _Saver(pieces.mine)
     with _in_one_line(group) as problems:
         save(pieces.shared, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
     if problems:
@@ -227,6 +237,14 @@ def _check_optimizer(table: Metadata, trained: Sequence[str]) -> None:
     if len(groups) > 1:
         values, rule = f"{len(groups)} groups of parameters", "here all have one learning rate and one weight decay"
         raise ValueError(four_parts("load_pieces", values, rule, "save one group, or the model alone"))
+
+
+class _Writer(FileSystemWriter):
+    """Says what the system said; an error loses what caused it on its way to the other ranks."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        with what_stopped_it():
+            return super().write_data(plan, planner)
 
 
 class _Saver(DefaultSavePlanner):
