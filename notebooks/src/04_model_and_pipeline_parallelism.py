@@ -567,7 +567,6 @@ viz.plot_loss_curves(curves, title="Which of these runs are sound?")
 
 # %%
 predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
-display(viz.plot_loss_differences(curves))
 for run, make in makers.items():
     try:
         assert_parallel_equals(decoder_alone, make, plain, world_size=4)
@@ -577,14 +576,16 @@ for run, make in makers.items():
         print(f"run {run} falls on: {error.rung}")
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
+# %% varies="forty steps of rounding differ between processors"
+viz.plot_loss_differences(curves)
+
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
 # The ladder computes in float64, and finds that only B is sound. In the second picture even B drifts from one device: it adds in another order, here in float32, and training makes rounding grow, slowly. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
 #
 # </details>
-
-# %% [markdown]
+#
 # In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own norm, which is smaller than the whole model's, so clipping multiplies by a wrong factor. AdamW's first update divides any factor away, so A jumps one update later.
 #
 # D lies on B until its checkpoint, which holds the optimizer of one stage only. The other optimizers begin anew, and the loss even looks better! So the ladder's last rung is save and load. Links to real bugs like these stand at the end of the page.

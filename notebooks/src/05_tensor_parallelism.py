@@ -562,7 +562,7 @@ losses = {name: curve.losses for name, curve in curves.items()}
 subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
-# %%
+# %% varies="forty steps of rounding differ between processors"
 from textwrap import fill
 
 falls = dict.fromkeys(makers)

@@ -14,7 +14,7 @@ from tools.paths import ROOT, quiet_kernels
 
 pytestmark = pytest.mark.timeout(300)
 MASTER = ROOT / "exercises" / "src" / "05_tensor_parallelism.py"
-KEPT = ("05.1", "05.2", "05.3", "05.4")
+SOLVED = re.findall(r"(?m)^# ## (\d\d\.\d+)$", MASTER.read_text())
 FIRST = "05-2"  # the first whose answer runs on ranks
 UNMENDED = ("an alarm", "a function of Python")  # in a notebook's own process: they end or stop the kernel's own loop
 IN_THE_KERNEL = "\n".join(done for kind, (done, _) in poisons.BOTH.items() if kind not in UNMENDED)
@@ -25,10 +25,7 @@ def poisoned(tmp_path, monkeypatch):
     """Solved; the answer to the first exercise leaves everything on its ranks, its cell everything in the kernel."""
     for name, value in quiet_kernels(tmp_path).items():
         monkeypatch.setenv(name, value)
-    before, *sections = re.split(r"(?m)^(?=# %% \[markdown\]\n# ## \d\d\.\d+$)", MASTER.read_text())
-    master = tmp_path / MASTER.name
-    master.write_text("".join([before, *(one for one in sections if re.search(r"## (\S+)", one)[1] in KEPT)]))
-    notebook = solution_copy(master)
+    notebook = solution_copy(MASTER)
     cell = next(cell for cell in notebook.cells if cell.id == FIRST)
     on_ranks = f"    exec({poisons.IMPORTS + poisons.EVERYTHING!r}, {{}})\n"
     with_poison = re.sub(r"(?m)^(?=    return )", lambda _: on_ranks, cell.source)
@@ -50,7 +47,8 @@ def test_in_a_notebook(poisoned):
     NotebookClient(poisoned, timeout=120, kernel_name="python3", allow_errors=True).execute()
     assert not errors_of(FIRST, poisoned)
     said = printed(poisoned)
-    for exercise in KEPT:
+    assert len(SOLVED) >= 12
+    for exercise in SOLVED:
         if exercise.replace(".", "-") != FIRST:
             assert re.search(rf"^{exercise} .*: passed, (\d+) of \1 points$", said, re.MULTILINE), said
 
