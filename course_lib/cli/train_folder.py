@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_model import EXPORT
 from course_lib.cli.train_settings import TRAIN
 from course_lib.gauges.run_log import CONFIG, METRICS
-from course_lib.training import step_folders
+from course_lib.training import export_folder, step_folders
 from course_lib.training.checkpoint import replaced
 from course_lib.training.loop import Step
 
@@ -75,8 +74,7 @@ def _clear(folder: Path) -> None:
     The folder goes too, unless somebody else put something there.
     """
     step_folders.remove_unfinished(folder)
-    for name in (EXPORT, f"{EXPORT}.unfinished"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    export_folder.remove(folder / EXPORT)
     for path in folder.glob("*.unfinished"):
         path.unlink(missing_ok=True)
     if _has_steps(folder):
@@ -105,6 +103,8 @@ def _check(run: TrainRun, folder: Path) -> None:
         _check_values(run, (folder / CONFIG).read_bytes())
     elif any(path.suffix != ".unfinished" for path in folder.iterdir()):
         _refuse(folder, "it is there already, and each run has its own")
+    if run.folder is not None and (place := export_folder.in_the_way(folder / EXPORT)) is not None:
+        refuse(COMMAND, str(place), "the trained model is written there, and no run wrote this", "move it away")
 
 
 def _check_values(run: TrainRun, text: bytes) -> None:

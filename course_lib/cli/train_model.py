@@ -6,7 +6,6 @@ from the folder, into which the trained ones go back. So no rank ever has the wh
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +15,7 @@ from torch import nn
 from course_lib.cli.train_config import TrainRun
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.models.moe import MoEDecoder
+from course_lib.training import export_folder, step_folders
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.initial import drawn
 from course_lib.training.pretrained import Pretrained
@@ -46,12 +46,15 @@ def init_of(run: TrainRun) -> Callable[[Trainer], object]:
     return partial(load_safetensors, folder=run.folder) if pretrained.has_weights else drawn(pretrained.rule())
 
 
-def export(run: TrainRun, trainer: Trainer) -> None:
-    """Write what became of a folder's model as a folder again, instead of one that a run which broke off had begun."""
+def export(run: TrainRun, trainer: Trainer, wrote_by: str) -> None:
+    """Write what became of a folder's model as a folder again, in place of one that the same run had begun or written.
+
+    Raises: OSError, on all ranks, if something else is there, or the system refuses.
+    """
     if run.folder is None:
         return
     assert run.out is not None
     target, pretrained, everyone = run.out / EXPORT, Pretrained(run.folder), trainer.local.everyone
-    on_first_rank(lambda: shutil.rmtree(target, ignore_errors=True), everyone)
-    save_safetensors(trainer, target)
+    on_first_rank(lambda: export_folder.make_room(target), everyone)
+    save_safetensors(trainer, target, mark=partial(step_folders.mark, run=wrote_by))
     on_first_rank(lambda: pretrained.copy_tokenizer(target), everyone)

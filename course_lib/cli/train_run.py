@@ -234,7 +234,7 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool, asked: Cal
                 if stops:
                     break
             if writer is not None and len(steps) == run.steps:
-                train_model.export(run, trainer)  # first: with its last checkpoint a run is over
+                train_model.export(run, trainer, writer.run)  # first: with its last checkpoint a run is over
                 writer.save_step(run.steps, [asdict(step) for step in steps])
     return steps
 

@@ -27,7 +27,7 @@ from course_lib.parallel.table.meta import parameters_on_meta
 
 _CONFIG = "config.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # any of these will do
-_BESIDE = (*_TOKENIZERS, "special_tokens_map.json", "added_tokens.json", "merges.txt", "generation_config.json")
+BESIDE = (*_TOKENIZERS, "special_tokens_map.json", "added_tokens.json", "merges.txt", "generation_config.json")
 
 
 class Pretrained:
@@ -127,7 +127,7 @@ class Pretrained:
 
     def copy_tokenizer(self, folder: Path) -> None:
         """What `transformers` needs beside the weights, so that a trained model can be used by itself."""
-        for name in _BESIDE:
+        for name in BESIDE:
             if (self.folder / name).exists():
                 shutil.copy(self.folder / name, folder / name)
 

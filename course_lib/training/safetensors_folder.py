@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -66,10 +66,17 @@ def load_safetensors(trainer: Trainer, folder: str | Path) -> None:
     trainer.engine.ends.updated()
 
 
-def save_safetensors(trainer: Trainer, folder: str | Path, *, largest_bytes: int = _LARGEST_BYTES) -> None:
+def save_safetensors(
+    trainer: Trainer,
+    folder: str | Path,
+    *,
+    largest_bytes: int = _LARGEST_BYTES,
+    mark: Callable[[Path], None] | None = None,
+) -> None:
     """Write the weights, and the configuration if it is one of theirs, so that `from_pretrained(folder)` loads them.
 
     Each rank writes what it has to where it belongs; of what several have, the first one. All see one file system.
+    `mark` begins the folder, for instance by saying whose it is.
 
     Raises: ValueError for a folder that is there; OSError, on all ranks, if one cannot write: then there is no folder.
     """
@@ -79,7 +86,7 @@ def save_safetensors(trainer: Trainer, folder: str | Path, *, largest_bytes: int
         raise ValueError(four_parts("save_safetensors", f"{folder} is there", rule, way_out))
     files = _files(_tensors(trainer), largest_bytes)
     unfinished = folder.with_name(f"{folder.name}.unfinished")
-    on_first_rank(lambda: _begin(unfinished, files), everyone)
+    on_first_rank(lambda: _begin(unfinished, files, mark), everyone)
     problem = ""
     try:
         _write_boxes(trainer, unfinished, files)
@@ -199,10 +206,12 @@ def _table(row: Mapping[str, _Stored]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _begin(folder: Path, files: _Files) -> None:
+def _begin(folder: Path, files: _Files, mark: Callable[[Path], None] | None) -> None:
     """Files with their tables, and room for the numbers."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    if mark is not None:
+        mark(folder)
     for name, row in files.items():
         table = _table(row)
         with open(folder / name, "wb") as file:

@@ -41,7 +41,7 @@ class Background:
     def __init__(self, trainer: Trainer, folder: Path, *, keep: int = _KEEP) -> None:
         self.trainer, self.folder, self.keep = trainer, folder, keep
         begun_from = step_folders.latest(folder)  # a run is whoever goes on from its checkpoint
-        self._run = (begun_from and step_folders.run_of(begun_from)) or uuid.uuid4().hex
+        self.run = (begun_from and step_folders.run_of(begun_from)) or uuid.uuid4().hex
         self._writing: Call | None = None
         local, self._group = trainer.local, None
         if local.everyone is not None:
@@ -73,7 +73,7 @@ class Background:
 
     def _prepared(self, step: int, record: Any) -> Callable[[], None]:
         """What is left to do once the state is copied."""
-        trainer, group, mark = self.trainer, self._group, partial(step_folders.mark, run=self._run)
+        trainer, group, mark = self.trainer, self._group, partial(step_folders.mark, run=self.run)
         path = self.folder / f"step-{step}"
         content = {"step": step, "random": _random_states(trainer.local.everyone), "record": record}
         if trainer.local.layout.cutting_axes:
@@ -86,9 +86,9 @@ class Background:
             write = partial(on_first_rank, partial(_write, state, path, mark), group)
 
         def work() -> None:
-            on_first_rank(partial(step_folders.make_room, path, self._run), group)
+            on_first_rank(partial(step_folders.make_room, path, self.run), group)
             write()
-            on_first_rank(partial(step_folders.point_to, path, self._run, self.keep), group)
+            on_first_rank(partial(step_folders.point_to, path, self.run, self.keep), group)
 
         return work
 

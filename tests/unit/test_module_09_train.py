@@ -22,7 +22,10 @@ SHARED = ["tp=2", "sequence_parallel=keep"]
         (["order=zigzag"], "train: order=zigzag with cp=1; it says how ranks share a sequence; leave order out, or "),
         (["cp=2", "sequence=1"], "train: sequence=1 with cp=2; every rank needs a position; give sequence >= 2, or "),
         (["cp=2", "engine=torch"], "train: engine=torch with cp=2; PyTorch's engine trains along dp and tp here; "),
-        (["cp=2", "tp=2", "context=ulysses", "model.n_heads=2"], "ulysses: 1 heads of queries, 2 ranks; every rank has a head; choose cp <= 1, or "),
+        (
+            ["cp=2", "tp=2", "context=ulysses", "model.n_heads=2"],
+            "ulysses: 1 heads of queries, 2 ranks; every rank has a head; choose cp <= 1, or ",
+        ),
         (["cp=2", *SHARED, "sequence=3"], "train: sequence=3 with cp=2, tp=2 and sequence_parallel=keep; every rank "),
         ([*MOE, "cp=2", "capacity=1.5"], "train: capacity=1.5 with cp=2; an expert takes the first tokens of a seq"),
         (

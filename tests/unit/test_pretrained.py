@@ -43,7 +43,9 @@ def folder(tmp_path):
 
 
 def train(folder, *overrides, text="text.txt"):
-    return main(["train", f"model={folder}", f"text={folder.parent / text}", *SMALL, *overrides])
+    names = {override.partition("=")[0] for override in overrides}
+    small = [given for given in SMALL if given.partition("=")[0] not in names]
+    return main(["train", f"model={folder}", f"text={folder.parent / text}", *small, *overrides])
 
 
 def add_tokenizer(folder, words):
@@ -135,6 +137,42 @@ def test_a_run_that_could_not_be_kept_leaves_no_export(folder, capsys, monkeypat
     with pytest.raises(ZeroDivisionError):
         train(folder, f"out={folder.parent}/run")
     assert sorted(path.name for path in (folder.parent / "run").iterdir()) == ["config.yaml", "metrics.jsonl"]
+
+
+def test_an_export_s_place_is_somebody_else_s(folder, capsys):
+    asked, run = [f"out={folder.parent}/run"], folder.parent / "run"
+    assert train(folder, *asked) == 0
+    exported = run / "transformers"
+    (exported / "notes.txt").write_text("the best one")
+    line = f"train: {exported}; the trained model is written there, and no run wrote this; move it away\n"
+    assert train(folder, *asked, "steps=3") == 2
+    assert capsys.readouterr().err == line
+    assert sorted(path.name for path in exported.iterdir()) == [
+        "checksums.json",
+        "config.json",
+        "model.safetensors",
+        "notes.txt",
+        "written_by.json",
+    ]
+    (exported / "notes.txt").unlink()
+    (exported / "written_by.json").unlink()
+    assert train(folder, *asked, "steps=3") == 2 and capsys.readouterr().err == line
+    exported.rename(run / "kept")
+    assert train(folder, *asked, "steps=3") == 0
+    assert (run / "kept" / "model.safetensors").is_file() and (exported / "model.safetensors").is_file()
+
+
+def test_what_is_not_a_run_s_own_stays_when_nothing_else_does(folder, capsys, monkeypatch):
+    mine = folder.parent / "run" / "transformers" / "mine.txt"
+
+    def fails(content, folder):
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text("mine")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write", fails)
+    assert train(folder, f"out={folder.parent}/run") == 1
+    assert mine.read_text() == "mine"
 
 
 def test_one_gpu_gets_the_weights_that_are_loaded(folder, monkeypatch):
