@@ -5,7 +5,7 @@
 #
 # Every lesson begins with such a cell, which loads what the others use. Run it first, and again whenever you restart the kernel.
 
-# %% folded=true
+# %% folded=true varies="400 steps of rounding differ between processors"
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 import torch
@@ -314,7 +314,7 @@ for name, (losses, gradients) in runs.items():
 # %% [markdown]
 # But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient! How wrong must a gradient be before the loss shows it? Training C divides by 400, so its first gradient is a hundred times too short.
 
-# %%
+# %% varies="400 steps of rounding differ between processors"
 runs["training C"] = run_ranks(train_tiny, 4, 400)[0]
 losses = {name: losses.tolist() for name, (losses, _) in runs.items()}
 norms = {name: gradients.norm(dim=(1, 2)).tolist() for name, (_, gradients) in runs.items()}

@@ -141,7 +141,7 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 # Could the ranks send nothing in the middle? Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? $W_2$ times a sum is the sum of $W_2$ times its terms, so adding can wait. Let each rank take its own terms through all of $W_2$. We add only at the very end, where a sample has become two numbers.
 
 
-# %%
+# %% varies="the last digits of rounding differ between processors"
 def put_off(bend):
     """Each rank goes on with its terms, and half of each bias,
     so that the sum at the very end has it once.
