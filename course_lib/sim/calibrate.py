@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from course_lib.sim.constants import Constants
 from course_lib.sim.fit import errors, fit
 from course_lib.sim.published import later_runs, published_rows, published_runs
@@ -18,6 +20,7 @@ from course_lib.sim.report import (
     memory_records,
     noise_record,
     order_records,
+    sweep_records,
     three_row_records,
     time_records,
 )
@@ -48,6 +51,7 @@ def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
         *memory_records(published_rows()),
         noise_record(runs),
         *order_records(runs, found["sources"]),
+        *sweep_records([*runs, *later], np.concatenate([found["sources"], of_later])),
         *ablation_records(runs),
     ]
     return constants, records

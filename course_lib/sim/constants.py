@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from course_lib.costs.sweep.software import Software
+from course_lib.costs.sweep.software import DEEPSPEED, UNKNOWN, Software
 from course_lib.sim.machine import Machine
 from course_lib.sim.policies import Value
 from course_lib.sim.rates import Rates
@@ -49,9 +49,15 @@ def load_constants() -> Constants:
 
 
 def constant_names(generation: str, software: Software) -> dict[str, str]:
-    """Which constant gives each coefficient, for a GPU generation and a stack."""
+    """Which constant gives each coefficient, for a GPU generation and a stack; one that has no value is 1.
+
+    So all messages of tensor parallelism count where nobody knows the stack: only tuned ones hide some of them.
+    And all that DeepSpeed gathers: of its ZeRO-3 hardly anything was hidden where it was measured.
+    """
     fp8 = "_fp8" if software.fp8 else ""
-    by_kind = ("pointwise", "tp_exposed", "dp_exposed", "microbatch_ms")
+    hides_tp = software.kind if software.stack not in (UNKNOWN, DEEPSPEED) else "nobody"
+    hides_dp = software.kind if software.stack != DEEPSPEED else "nobody"
+    by_kind = ("pointwise", "microbatch_ms")
     same = ("size_penalty", "attention_knee", "small_head", "casts", "cp_exposed", "pp_exposed", "inside", "between")
     once = ("ring_us", "optimizer", "expert_us", "step_ms", "node_slowdown")
     return {
@@ -60,6 +66,8 @@ def constant_names(generation: str, software: Software) -> dict[str, str]:
         "attention": f"attention.{generation}",
         "kernel": f"kernel.{software.kernel}",
         **{name: f"{name}.{software.kind}" for name in by_kind},
+        "tp_exposed": f"tp_exposed.{hides_tp}",
+        "dp_exposed": f"dp_exposed.{hides_dp}",
         **{name: name for name in (*same, *once)},
         "stack": f"stack.{software.stack}",
     }

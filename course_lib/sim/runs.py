@@ -24,7 +24,7 @@ from course_lib.sim.stacks import Words, words_of
 from course_lib.units import GB, GiB, MiB
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, OverflowError, IndexError)
-_STEPS = ("training", "memory")
+_STEPS = ("training", "memory", "memory_feasibility")
 _PRINTED = re.compile(r"(\d+)\s?GB")
 _UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
 _GAUGES = ("nvidia-smi", "max reserved")

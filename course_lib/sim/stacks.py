@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.costs.model.conventions import Convention
-from course_lib.costs.sweep.software import Software
+from course_lib.costs.sweep.software import DEEPSPEED, UNKNOWN, Software
 
 # words in a run's text -> stack, kind, attention kernel; the first match wins
 _STACKS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
@@ -19,6 +19,11 @@ _STACKS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
 _BEFORE_FLASH = re.compile(  # Megatron has flash attention since 2023
     r"megatron-lm readme|sc21|bigscience|activation recomputation in large|fp16|"
     r"\b20(19|20|21|22)\b|arxiv\W{0,2}(19|20|21|22)\d\d\."
+)
+_KERNELS = (  # what a run says of its attention kernel, which counts more than its stack's usual one
+    (re.compile(r"flash[ _-]?attention[ _-]?(v?2|3)|\bfa[23]\b"), "flash2"),
+    (re.compile(r"flash[ _-]?attention[ _-]?v?1"), "flash1"),
+    (re.compile(r"kernel: (fused|torch)\b"), "scores"),  # Megatron's soft-max in one kernel, and PyTorch's: scores stay
 )
 _TORCH = ("torch", "fms", "fsdp2")
 _EAGER = ("accelerate", "transformers", "lightning", "axolotl", "nanotron", "colossal")
@@ -75,7 +80,8 @@ def _text(row: Any) -> str:
     source = row.get("source") or {}
     parts = [*source.values()] if isinstance(source, dict) else [source]
     parallel = row.get("parallel") or {}
-    more = (row.get("source_key"), row.get("precision"), row.get("notes"), parallel.get("sharding"), row.get("stack"))
+    notes = re.sub(r"kernel: \w+", "", str(row.get("notes") or ""))  # a kernel's name is no stack's
+    more = (row.get("source_key"), row.get("precision"), notes, parallel.get("sharding"), row.get("stack"))
     return " ".join(str(part) for part in (*parts, *more) if part).lower()
 
 
@@ -85,9 +91,11 @@ def _software(row: Any, generation: str, tp: int, assumed: list[str]) -> Softwar
     if precision.strip() in ("fp32", "float32") or any(word in precision for word in _UNKNOWN_FORMATS):
         raise ValueError(f"no constants for the number format {precision!r}")
     kind, kernel, stack = _kind(row, text, precision, generation, tp, assumed)
+    notes = str(row.get("notes") or "").lower()
+    said = next((name for words, name in _KERNELS if words.search(notes)), kernel)
     return Software(
         kind=kind,
-        kernel=kernel,
+        kernel=said,
         fp8="fp8" in precision or "float8" in precision,
         gradient_bytes=4 if any(word in text for word in _GRADIENTS_FP32) else 2,
         fused_loss=stack in _FUSED_LOSS,
@@ -95,9 +103,7 @@ def _software(row: Any, generation: str, tp: int, assumed: list[str]) -> Softwar
     )
 
 
-def _kind(
-    row: Any, text: str, precision: str, generation: str, tp: int, assumed: list[str]
-) -> tuple[str, str, str | None]:
+def _kind(row: Any, text: str, precision: str, generation: str, tp: int, assumed: list[str]) -> tuple[str, str, str]:
     """Kind, attention kernel, and the name of a stack that constants are fitted for."""
     new = generation not in ("V100", "A100")
     for words, stack, kind, kernel in _STACKS:
@@ -106,16 +112,33 @@ def _kind(
     if "megatron" in text or "activation recomputation" in text or "bigscience" in text:
         if not new and _BEFORE_FLASH.search(text):
             return "legacy", "scores", "megatron 2020" if "2020" in text else "megatron 2021"
-        return "megatron", "cudnn" if new else "flash2", None
+        return "megatron", "cudnn" if new else "flash2", UNKNOWN
     said = f"{precision} {row.get('notes') or ''}".lower()
     compiled = "compile" in said and not any(word in said for word in _NOT_COMPILED)
     if any(word in text for word in _TORCH):
         return ("compiled", "flash2", "torch compiled") if compiled else ("eager", "flash2", "torch eager")
-    if any(word in text for word in _EAGER) or tp == 1:
+    if "deepspeed" in text and _gathers_weights(row, tp):
+        return "compiled" if compiled else "eager", "flash2", DEEPSPEED
+    if any(word in text for word in _EAGER) or _gathers_weights(row, tp):
         assumed.append("an unknown software stack, taken as torch's kind")
-        return "compiled" if compiled else "eager", "flash2", None
-    assumed.append("an unknown software stack with tensor parallelism, taken as Megatron's kind")
-    return "megatron", "cudnn" if new else "flash2", None
+        return "compiled" if compiled else "eager", "flash2", UNKNOWN
+    assumed.append("an unknown software stack that gathers no weights, taken as Megatron's kind")
+    return "megatron", "cudnn" if new else "flash2", UNKNOWN
+
+
+def _gathers_weights(row: Any, tp: int) -> bool:
+    """Whether it shards as torch's stacks do, whose pipelines are few.
+
+    Its tp is not asked: one stack runs a sweep's layouts with and without. A run that says nothing and has neither tp
+    nor a pipeline is FSDP's more often than Megatron's.
+    """
+    parallel = row.get("parallel") or {}
+    sharding = str(parallel.get("sharding") or "").lower()
+    if (parallel.get("pp") or 1) > 1:
+        return False
+    if sharding:
+        return any(word in sharding for word in ("zero-2", "zero-3", "shard", "fsdp", "hsdp"))
+    return tp == 1
 
 
 def _recompute(text: str, software: Software) -> str | None:

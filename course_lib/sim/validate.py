@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from course_lib.costs.sweep.software import UNKNOWN
 from course_lib.sim.fit import errors, fit
 from course_lib.sim.runs import Run
 from course_lib.sim.table import table_of
@@ -40,7 +41,7 @@ def held_out(
     unknown_stack: bool = False,
     held: Mapping[str, float] | None = None,
 ) -> Errors:
-    """Each group predicted by constants that were fitted to all others; with `unknown_stack` its stack's factor is 1.
+    """Each group predicted by constants that were fitted to all others; with `unknown_stack` as one that nobody knows.
 
     Cost: a fit for each group.
     """
@@ -49,9 +50,10 @@ def held_out(
     for group in dict.fromkeys(groups):
         inside = np.array([one == group for one in groups])
         values = fit([run for run, there in zip(runs, inside, strict=True) if not there], start=start, held=held)
+        left_out = [run for run, there in zip(runs, inside, strict=True) if there]
         if unknown_stack:
-            values = {name: value for name, value in values.items() if name != f"stack.{group}"}
-        found[inside] = errors(table_of([run for run, there in zip(runs, inside, strict=True) if there]), values)
+            left_out = [replace(run, software=replace(run.software, stack=UNKNOWN)) for run in left_out]
+        found[inside] = errors(table_of(left_out), values)
     return found
 
 
@@ -161,19 +163,59 @@ class Pair(NamedTuple):
 
 def pairs_of_layouts(runs: Sequence[Run], logs: Errors) -> list[Pair]:
     """Every two runs of one source that differ in their policy alone: same model, GPUs, batch, texts and software."""
-    alike: dict[Hashable, list[int]] = {}
-    for place, run in enumerate(runs):
-        p = run.policies
-        size = run.gpus, float(np.mean(p.global_batch)), float(np.mean(p.sequence))
-        alike.setdefault((run.source, run.gpu, run.model, run.software, *size), []).append(place)
     found = []
-    for a, b in (two for places in alike.values() for two in combinations(places, 2)):
+    for a, b in (two for places in _trainings(runs) for two in combinations(places, 2)):
         if runs[a].policy == runs[b].policy:
             continue
         measured = float(np.log(runs[a].step_s / runs[b].step_s))  # type: ignore[operator]
         predicted = measured + float(logs[a] - logs[b])
         found.append(Pair(runs[a].source, float(np.expm1(abs(predicted))), measured * predicted > 0))
     return found
+
+
+class Sweep(NamedTuple):
+    """The layouts of one training that one source measured, and how the simulator orders them."""
+
+    source: str
+    name: str  # of the model, its sizes, the GPUs and the attention kernel
+    layouts: int
+    order: float  # Spearman's rank correlation of predicted and measured steps
+    regret: float  # how much longer the layout takes that is predicted to be the fastest, as a share
+
+
+def sweeps(runs: Sequence[Run], logs: Errors, *, at_least: int = 4) -> list[Sweep]:
+    """Each training of which so many layouts were measured; the measure of who has to choose one."""
+    from scipy.stats import spearmanr
+
+    found = []
+    for places in _trainings(runs):
+        if len({tuple(sorted(runs[place].policy.items())) for place in places}) < at_least:
+            continue
+        measured = np.array([np.log(runs[place].step_s) for place in places])  # type: ignore[arg-type]
+        predicted = measured + logs[places]
+        first = runs[places[0]]
+        shape = f"{first.model.name}, {first.model.n_layers} x {first.model.hidden_size}"
+        sizes = f"{first.policy['sequence']} tokens, batch {np.mean(first.policies.global_batch):.0f}"
+        found.append(
+            Sweep(
+                source=first.source,
+                name=f"{shape}, {sizes}, {first.gpus} {first.gpu}, {first.software.kernel}",
+                layouts=len(places),
+                order=float(spearmanr(predicted, measured).statistic),
+                regret=float(np.expm1(measured[np.argmin(predicted)] - measured.min())),
+            )
+        )
+    return found
+
+
+def _trainings(runs: Sequence[Run]) -> list[list[int]]:
+    """The runs of one source that have all in common but their policy: model, GPUs, batch, texts and software."""
+    alike: dict[Hashable, list[int]] = {}
+    for place, run in enumerate(runs):
+        p = run.policies
+        size = run.gpus, float(np.mean(p.global_batch)), float(np.mean(p.sequence))
+        alike.setdefault((run.source, run.gpu, run.model, run.software, *size), []).append(place)
+    return [*alike.values()]
 
 
 def own_factor(logs: Sequence[float]) -> float:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from course_lib.costs.sweep.software import DEEPSPEED, UNKNOWN, Software
+from course_lib.sim.boundaries import fits
+from course_lib.sim.constants import constant_names, load_constants
 from course_lib.sim.policies import RECOMPUTE
 from course_lib.sim.runs import Run, read_run
 from course_lib.sim.stacks import words_of
@@ -28,16 +31,59 @@ def row(title="", precision="bf16", sharding=None, recompute=None, notes=""):
         ("llm-foundry benchmarks", "amp_bf16", "H100", 1, ("eager", "flash2", "foundry", False)),
         ("Megatron-LM README 2020", "fp16 mixed", "V100", 8, ("legacy", "scores", "megatron 2020", False)),
         ("BLOOM, Megatron-DeepSpeed, 2022", "bf16", "A100", 4, ("legacy", "scores", "megatron 2021", False)),
-        ("Megatron-LM on our cluster", "bf16", "H100", 4, ("megatron", "cudnn", None, False)),
+        ("Megatron-LM on our cluster", "bf16", "H100", 4, ("megatron", "cudnn", UNKNOWN, False)),
         ("torchtitan", "bf16, torch.compile", "H100", 1, ("compiled", "flash2", "torch compiled", False)),
         ("torchtitan", "fp8, eager", "H100", 1, ("eager", "flash2", "torch eager", True)),
-        ("an essay", "bf16", "H100", 1, ("eager", "flash2", None, False)),
-        ("an essay", "bf16", "H100", 8, ("megatron", "cudnn", None, False)),
+        ("an essay", "bf16", "H100", 1, ("eager", "flash2", UNKNOWN, False)),
+        ("an essay", "bf16", "H100", 8, ("megatron", "cudnn", UNKNOWN, False)),
     ],
 )
 def test_a_stack_is_known_by_its_words(title, precision, generation, tp, found):
     software = words_of(row(title, precision), generation=generation, tp=tp).software
     assert (software.kind, software.kernel, software.stack, software.fp8) == found
+
+
+@pytest.mark.parametrize(
+    ("notes", "generation", "kernel"),
+    [
+        ("kernel: flash_attention2 + RMS kernel; 1F1B schedule", "A100", "flash2"),
+        ("kernel: flash_attentionv1.0.8; 1F1B schedule", "A100", "flash1"),
+        ("kernel: fused; 1F1B schedule", "A100", "scores"),
+        ("kernel: torch; 1F1B schedule", "H100", "scores"),
+        ("FlashAttention-3", "H100", "flash2"),
+        ("", "H100", "cudnn"),
+    ],
+)
+def test_a_kernel_that_is_named_counts_more_than_a_stack_s_usual_one(notes, generation, kernel):
+    asked = row("efficient layouts", sharding="ZeRO-1", notes=notes)
+    software = words_of(asked, generation=generation, tp=2).software
+    assert (software.kind, software.kernel, software.stack) == ("megatron", kernel, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("title", "sharding", "pp", "found"),
+    [
+        ("efficient layouts", "ZeRO-1", 1, ("megatron", UNKNOWN)),
+        ("efficient layouts", "FULL_SHARD", 1, ("eager", UNKNOWN)),
+        ("efficient layouts", "FSDP", 4, ("megatron", UNKNOWN)),
+        ("DeepSpeed blog", "ZeRO-3", 1, ("eager", DEEPSPEED)),
+        ("DeepSpeed blog", "ZeRO-1", 4, ("megatron", UNKNOWN)),
+    ],
+)
+def test_all_layouts_of_an_unknown_sweep_are_of_one_kind(title, sharding, pp, found):
+    asked = row(title, sharding=sharding)
+    asked["parallel"]["pp"] = pp
+    kinds = {words_of(asked, generation="A100", tp=tp).software for tp in (1, 2, 8)}
+    assert [(software.kind, software.stack) for software in kinds] == [found]
+
+
+def test_what_nobody_knows_to_be_hidden_is_exposed():
+    unknown, deepspeed, tuned = (
+        constant_names("A100", Software(kind="eager", stack=stack)) for stack in (UNKNOWN, DEEPSPEED, None)
+    )
+    values = load_constants().values
+    for names, exposed in ((unknown, ("tp",)), (deepspeed, ("tp", "dp")), (tuned, ())):
+        assert tuple(axis for axis in ("tp", "dp") if names[f"{axis}_exposed"] not in values) == exposed
 
 
 @pytest.mark.parametrize(
@@ -86,3 +132,18 @@ def test_a_pipeline_without_stages_on_a_rank_is_said_to_be_plain():
     )
     assert isinstance(found, Run)
     assert set(found.assumed) == {"1F1B with one stage on each rank", "dp 2 from the GPUs", "no recompute"}
+
+
+def test_a_layout_that_went_out_of_memory_is_a_run_as_well():
+    found = read_run(
+        row("efficient layouts", sharding="ZeRO-1", recompute="none")
+        | {
+            "kind": "memory_feasibility",
+            "model": {"hidden": 6656, "layers": 60, "heads": 52, "vocab": 128000, "ffn": 17920, "gated_mlp": True},
+            "hardware": {"gpu": "A100-80GB", "gpus": 64, "gpus_per_node": 8},
+            "parallel": {"tp": 1, "pp": 1, "sharding": "ZeRO-1"},
+            "batch": {"micro": 4, "global": 512, "seq": 8192},
+            "measured": {"oom": True},
+        }
+    )
+    assert isinstance(found, Run) and found.out_of_memory and found.step_s is None and not fits(found)

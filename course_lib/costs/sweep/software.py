@@ -11,13 +11,18 @@ _Kind = Literal["eager", "compiled", "megatron", "legacy"]  # legacy: Megatron-L
 _Kernel = Literal["flash1", "flash2", "cudnn", "scores"]  # scores: attention that writes its scores to memory
 KINDS: tuple[_Kind, ...] = get_args(_Kind)
 KERNELS: tuple[_Kernel, ...] = get_args(_Kernel)
+UNKNOWN = "unknown"  # a stack of which only the kind was guessed
+DEEPSPEED = "deepspeed"  # its ZeRO-2 and ZeRO-3; of Megatron's with DeepSpeed its ZeRO-1 is no stack of its own
 _LOGIT_BYTES = {"eager": 12, "compiled": 12, "megatron": 8, "legacy": 8}  # bf16 and fp32 logits, their gradients
 _FUSED_LOGIT_BYTES = 6  # of a loss in one kernel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
-    """The stack that runs the step. `stack` names one that constants were fitted for; None: an unknown one."""
+    """The stack that runs the step.
+
+    `stack` names one that constants were fitted for, or is UNKNOWN or DEEPSPEED; None: any of this kind, well tuned.
+    """
 
     kind: str = "megatron"
     kernel: str = "cudnn"
