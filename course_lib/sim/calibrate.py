@@ -15,6 +15,7 @@ from course_lib.sim.fit import errors, fit
 from course_lib.sim.published import later_runs, published_rows, published_runs
 from course_lib.sim.report import (
     COLUMNS,
+    LATER,
     ablation_records,
     later_records,
     memory_records,
@@ -48,6 +49,7 @@ def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
         *time_records(runs, found),
         *later_records(later, of_later, kinds),
         *three_row_records(runs, found["sources"]),
+        *three_row_records(later, of_later, LATER),
         *memory_records(published_rows()),
         noise_record(runs),
         *order_records(runs, found["sources"]),

@@ -138,14 +138,14 @@ def _kinds_of_limits(judged: Sequence[Boundary]) -> str:
     return f"{runs} runs that failed, {models} models of Korthikanti et al., {sizes} sizes above what states allow"
 
 
-def three_row_records(runs: Sequence[Run], logs: Errors) -> Iterator[dict[str, Any]]:
-    """Left-out clusters with three rows of their own, beside the same without."""
+def three_row_records(runs: Sequence[Run], logs: Errors, test: str = "sources") -> Iterator[dict[str, Any]]:
+    """Clusters that the constants had not seen with three rows of their own, beside the same without."""
     found = with_three_rows(runs, logs)
-    yield _record("sources, three own rows", _MEDIAN, len(found), median(after for _, after in found.values()))
-    yield _record("sources, without", _MEDIAN, len(found), median(before for before, _ in found.values()))
+    yield _record(f"{test}, three own rows", _MEDIAN, len(found), median(after for _, after in found.values()))
+    yield _record(f"{test}, without", _MEDIAN, len(found), median(before for before, _ in found.values()))
     for cluster, (before, after) in found.items():
         count = sum(cluster_of(run) == cluster for run in runs)
-        yield _record("sources, three own rows", cluster, count, after, note=f"without: {before:.3f}")
+        yield _record(f"{test}, three own rows", cluster, count, after, note=f"without: {before:.3f}")
 
 
 def ablation_records(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:

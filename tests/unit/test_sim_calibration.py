@@ -157,6 +157,16 @@ def test_sweeps_are_ordered_as_the_table_says(committed):
     assert float(whole["covered"]) >= 0.65
 
 
+def test_three_own_rows_halve_the_error_where_nothing_was_known(committed):
+    later = later_runs()
+    rows = [row for (test, _), row in committed.items() if test.startswith(f"{LATER}, ")]
+    found = list(three_row_records(later, errors(table_of(later), load_constants().values), LATER))
+    assert [row["group"] for row in rows] == [row["group"] for row in found]
+    assert [float(row["median"]) for row in rows] == pytest.approx([row["median"] for row in found], abs=0.005)
+    own, without = (float(committed[f"{LATER}, {what}", "median of groups"]["median"]) for what in OWN)
+    assert own < 0.55 * without
+
+
 def test_every_group_with_a_large_error_has_a_reason(committed):
     off = [
         row
