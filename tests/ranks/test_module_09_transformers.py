@@ -170,7 +170,7 @@ SLIDING = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers":
         (
             lambda: context("ulysses"),
             {"changes": {"num_attention_heads": 1, "num_key_value_heads": 1}},
-            "ulysses: 1 heads of queries, 2 ranks; every rank has a head; choose cp <= 1, or method='ring'",
+            "ulysses: 1 heads of queries, 2 ranks; every rank has a head; choose cp <= 1, or the ring",
         ),
         (experts, {}, "experts: 0 experts in a layer, ep=2; every rank has one; give a model with experts"),
         (
