@@ -30,7 +30,7 @@ class Boundary:
 
 def cases(runs: Iterable[Run], rows: Iterable[Any]) -> list[Boundary]:
     """Runs that ran or went out of memory, and both sides of the limits among the rows."""
-    return [*map(_of_run, runs), *(case for row in rows for case in _of_limit(row)), *_korthikanti()]
+    return [*map(of_run, runs), *(case for row in rows for case in _of_limit(row)), *_korthikanti()]
 
 
 def recall(found: Iterable[Boundary], *, ran: bool) -> tuple[int, int]:
@@ -42,10 +42,11 @@ def recall(found: Iterable[Boundary], *, ran: bool) -> tuple[int, int]:
 def fits(run: Run) -> bool:
     """Whether it fits, with whatever recompute its row leaves open."""
     ways: Sequence[str | None] = [None] if run.recompute_stated else RECOMPUTE
-    return any(float(run.memory(way).total[0]) <= float(run.machine.memory_bytes) for way in ways)
+    return any(float(run.memory(way).total[0]) <= run.room_bytes for way in ways)
 
 
-def _of_run(run: Run) -> Boundary:
+def of_run(run: Run) -> Boundary:
+    """A run that is known to have fitted, or not to."""
     return Boundary(name=run.name, source=run.source, ran=not run.out_of_memory, predicted_to_fit=fits(run))
 
 

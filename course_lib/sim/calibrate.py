@@ -12,11 +12,12 @@ import numpy as np
 
 from course_lib.sim.constants import Constants
 from course_lib.sim.fit import errors, fit
-from course_lib.sim.published import later_runs, published_rows, published_runs
+from course_lib.sim.published import later_rows, later_runs, published_rows, published_runs
 from course_lib.sim.report import (
     COLUMNS,
     LATER,
     ablation_records,
+    later_fits_records,
     later_records,
     memory_records,
     noise_record,
@@ -51,6 +52,7 @@ def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
         *three_row_records(runs, found["sources"]),
         *three_row_records(later, of_later, LATER),
         *memory_records(published_rows()),
+        *later_fits_records(later_rows()),
         noise_record(runs),
         *order_records(runs, found["sources"]),
         *sweep_records([*runs, *later], np.concatenate([found["sources"], of_later])),

@@ -11,14 +11,17 @@ from course_lib.costs.sweep.assembly import CATEGORIES
 from course_lib.sim.constants import constant_names, load_constants, rates_of
 from course_lib.sim.fit import errors
 from course_lib.sim.policies import RECOMPUTE
-from course_lib.sim.runs import Run, Unreadable, read_run
+from course_lib.sim.runs import ROOM_OF_UNKNOWN, Run, Unreadable, read_run
 from course_lib.sim.simulate import bottleneck_in_words, step_times, utilisation
 from course_lib.sim.step import CAUSES
 from course_lib.sim.table import table_of
 from course_lib.sim.validate import own_factor
 from course_lib.units import GB
 
-_UNKNOWN_STACK = "an unknown stack: published runs are mostly tuned ones, ordinary ones are slower"
+_UNKNOWN_STACK = (
+    "an unknown stack: published runs are mostly tuned ones, ordinary ones are slower;"
+    f" its tensors may fill {ROOM_OF_UNKNOWN:g} of a GPU"
+)
 _MEMORY = {f"memory_{name}_gb": name for name in (*CATEGORIES, "total")}  # column -> field
 COLUMNS = (
     "id",
@@ -90,7 +93,7 @@ def _predicted(run: Run, factor: float) -> dict[str, Any]:
 
 def _memory(run: Run) -> dict[str, Any]:
     """By category, and whether it fits; where a row does not state its recompute, also with how much it would."""
-    found, capacity = run.memory(), float(run.machine.memory_bytes)
+    found, capacity = run.memory(), run.room_bytes
     sizes = {column: float(getattr(found, name)[0]) / GB for column, name in _MEMORY.items()}
     fits = "yes" if found.total[0] <= capacity else "no"
     if fits == "no" and not run.recompute_stated:

@@ -61,9 +61,15 @@ def published_runs() -> tuple[Run, ...]:
 
 
 @cache
+def later_rows() -> tuple[Any, ...]:
+    """Rows of sources that were read after the constants had been fitted: steps, and what went out of memory."""
+    return tuple(read_rows(_LATER, "later runs"))
+
+
+@cache
 def later_runs() -> tuple[Run, ...]:
-    """Training runs of sources that were read after the constants had been fitted: these have never seen them."""
-    return tuple(measured_runs(read_rows(_LATER, "later runs")))
+    """The training runs among them that have a measured step: the constants have never seen them."""
+    return tuple(measured_runs(later_rows()))
 
 
 def _with_source(row: Any, sources: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.sim.ablation import ablations
-from course_lib.sim.boundaries import Boundary, cases, recall
+from course_lib.sim.boundaries import Boundary, cases, of_run, recall
 from course_lib.sim.runs import Run, read_run
 from course_lib.sim.validate import (
     Errors,
@@ -114,8 +114,7 @@ def later_records(runs: Sequence[Run], logs: Errors, kinds: Mapping[str, Seen]) 
 
 def memory_records(rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Measured peaks by source, and what ran and what did not."""
-    read = [read_run(row) for row in rows if row["kind"] in ("training", "memory")]
-    found = [run for run in read if isinstance(run, Run)]
+    found = [run for run in map(read_run, rows) if isinstance(run, Run)]
     measured: dict[str, list[float]] = {}
     for run in found:
         if run.memory_bytes:
@@ -125,9 +124,22 @@ def memory_records(rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
         off = off_by(np.array(logs))
         yield _record("memory", source, len(logs), float(np.median(off)), bias=float(np.median(logs)), note=note)
     judged = cases(found, rows)
+    yield from _fits_records("fits", judged, _kinds_of_limits(judged))
+
+
+def later_fits_records(rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """What ran and what did not, of later sources."""
+    judged = [of_run(run) for run in map(read_run, rows) if isinstance(run, Run)]
+    failed = Counter(case.source for case in judged if not case.ran)
+    yield from _fits_records(
+        f"{LATER}, fits", judged, ", ".join(f"{n} of {SOURCE_NAMES[key]}" for key, n in failed.items())
+    )
+
+
+def _fits_records(test: str, judged: Sequence[Boundary], failed: str) -> Iterator[dict[str, Any]]:
     for ran, group in ((True, "ran and is said to fit"), (False, "did not and is said not to fit")):
         right, of = recall(judged, ran=ran)
-        yield _record("fits", group, of, None, covered=right / of, note="" if ran else _kinds_of_limits(judged))
+        yield _record(test, group, of, None, covered=right / of, note="" if ran else failed)
 
 
 def _kinds_of_limits(judged: Sequence[Boundary]) -> str:

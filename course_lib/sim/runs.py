@@ -13,7 +13,7 @@ from course_lib.costs.model.flops import training_flops
 from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.assumptions import job_fields
 from course_lib.costs.sweep.job import Job
-from course_lib.costs.sweep.software import Software
+from course_lib.costs.sweep.software import UNKNOWN, Software
 from course_lib.sim.gpus import machine_called
 from course_lib.sim.machine import Machine
 from course_lib.sim.memory import memory_of
@@ -28,6 +28,10 @@ _STEPS = ("training", "memory", "memory_feasibility")
 _PRINTED = re.compile(r"(\d+)\s?GB")
 _UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
 _GAUGES = ("nvidia-smi", "max reserved")
+_WHOLE_LOGIT_BYTES = 14  # bf16 and fp32 logits, their log-soft-max, its gradient: a loss by torch's own functions
+ROOM_OF_UNKNOWN = (
+    0.85  # of a GPU, for stacks of which nobody knows what they keep beside tensors: nine in ten that ran have it
+)
 _CONTEXT_BYTES = 1343 * MiB  # of a process whose kernels are loaded; transformers' guide "Model training anatomy"
 
 
@@ -81,6 +85,11 @@ class Run:
         memory = next((one for one in found if float(one.total[0]) <= room), found[-1])
         beside = {"allocated": -float(memory.other[0]), "nvidia-smi": _CONTEXT_BYTES}.get(self.gauge, 0.0)
         return float(memory.total[0]) + beside
+
+    @property
+    def room_bytes(self) -> float:
+        """What its tensors may take of a GPU."""
+        return float(self.machine.memory_bytes) * (ROOM_OF_UNKNOWN if self.software.stack == UNKNOWN else 1)
 
     @property
     def job(self) -> Job:
@@ -142,6 +151,10 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
     if shared := said.get("sequence_parallel"):
         policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
+    guessed = words.software.stack == UNKNOWN and words.software.kind == "megatron"  # a torch stack was named
+    if guessed and policy["tp"] > 1 and "logit_bytes" not in code:
+        code["logit_bytes"] = _WHOLE_LOGIT_BYTES * policy["tp"]  # each of the ranks that share the head has them all
+        assumed.append("every rank along tp makes all logits")
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
     peak_gb = number(measured, "peak_mem_gb")
     unit = next((size for name, size in _UNITS.items() if name in str(measured.get("mem_unit") or "").lower()), GB)

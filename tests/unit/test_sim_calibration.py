@@ -16,7 +16,7 @@ from course_lib.sim.constants import load_constants, rates_of
 from course_lib.sim.fit import errors, fit
 from course_lib.sim.gpus import machine_called, network_of
 from course_lib.sim.priors import PRIORS
-from course_lib.sim.published import later_runs, published_rows, published_runs
+from course_lib.sim.published import later_rows, later_runs, published_rows, published_runs
 from course_lib.sim.report import (
     COLUMNS,
     LATER,
@@ -24,6 +24,7 @@ from course_lib.sim.report import (
     SUMMARIES,
     SWEEP,
     committed_records,
+    later_fits_records,
     memory_records,
     noise_record,
     order_records,
@@ -84,6 +85,8 @@ def test_rows_of_left_out_sources_intervals_and_recall_keep_their_targets(commit
     assert 0.75 <= float(committed["stacks", "median of groups"]["covered"]) <= 0.85  # of a stack's rows, in the mean
     assert float(committed["fits", "ran and is said to fit"]["covered"]) >= 0.9
     assert float(committed["fits", "did not and is said not to fit"]["covered"]) >= 0.9
+    assert float(committed[f"{LATER}, fits", "ran and is said to fit"]["covered"]) >= 0.88
+    assert float(committed[f"{LATER}, fits", "did not and is said not to fit"]["covered"]) >= 0.88
     for kind in ("known", "unknown"):
         for group in ("all rows", "median of groups"):  # the latter: the mean share of a source's runs
             assert 0.73 <= float(committed[f"intervals, {kind} stacks", group]["covered"]) <= 0.85
@@ -105,7 +108,8 @@ def test_a_source_left_out_is_as_far_off_as_the_table_says(committed):
 
 
 def test_memory_fit_and_noise_of_the_table_are_those_of_today(committed):
-    for record in [*memory_records(published_rows()), noise_record(published_runs())]:
+    fits = later_fits_records(later_rows())
+    for record in [*memory_records(published_rows()), *fits, noise_record(published_runs())]:
         row = committed[record["test"], record["group"]]
         assert (int(row["rows"]), row["note"]) == (record["rows"], record["note"])
         for column in ("median", "covered"):
@@ -159,7 +163,7 @@ def test_sweeps_are_ordered_as_the_table_says(committed):
 
 def test_three_own_rows_halve_the_error_where_nothing_was_known(committed):
     later = later_runs()
-    rows = [row for (test, _), row in committed.items() if test.startswith(f"{LATER}, ")]
+    rows = [row for (test, _), row in committed.items() if test in (f"{LATER}, {OWN[0]}", f"{LATER}, {OWN[1]}")]
     found = list(three_row_records(later, errors(table_of(later), load_constants().values), LATER))
     assert [row["group"] for row in rows] == [row["group"] for row in found]
     assert [float(row["median"]) for row in rows] == pytest.approx([row["median"] for row in found], abs=0.005)

@@ -147,3 +147,18 @@ def test_a_layout_that_went_out_of_memory_is_a_run_as_well():
         }
     )
     assert isinstance(found, Run) and found.out_of_memory and found.step_s is None and not fits(found)
+
+
+def test_a_stack_that_nobody_knows_gets_less_room_and_whole_logits():
+    asked = row("efficient layouts", sharding="ZeRO-1", recompute="full") | {
+        "model": {"hidden": 6656, "layers": 60, "heads": 52, "vocab": 128000, "ffn": 17920, "gated_mlp": True},
+        "hardware": {"gpu": "A100-80GB", "gpus": 64, "gpus_per_node": 8},
+        "parallel": {"tp": 4, "pp": 16, "sharding": "ZeRO-1"},
+        "batch": {"micro": 4, "global": 512, "seq": 8192},
+    }
+    unknown, tuned = read_run(asked), read_run(asked | {"source": {"title": "NeMo"}})
+    assert isinstance(unknown, Run) and isinstance(tuned, Run)
+    assert unknown.room_bytes == 0.85 * tuned.room_bytes == 0.85 * tuned.machine.memory_bytes
+    logits = 4 * 8192 * 128_000 * 14  # on each of the four ranks along tp
+    assert unknown.memory().head[0] > logits > 4 * tuned.memory().head[0]
+    assert "every rank along tp makes all logits" in unknown.assumed and fits(tuned) and not fits(unknown)
