@@ -29,9 +29,7 @@ _PRINTED = re.compile(r"(\d+)\s?GB")
 _UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
 _GAUGES = ("nvidia-smi", "max reserved")
 _WHOLE_LOGIT_BYTES = 14  # bf16 and fp32 logits, their log-soft-max, its gradient: a loss by torch's own functions
-ROOM_OF_UNKNOWN = (
-    0.85  # of a GPU, for stacks of which nobody knows what they keep beside tensors: nine in ten that ran have it
-)
+ROOM_OF_UNKNOWN = 0.85  # of a GPU: nobody knows what such a stack keeps beside tensors, and most that ran had it
 _CONTEXT_BYTES = 1343 * MiB  # of a process whose kernels are loaded; transformers' guide "Model training anatomy"
 
 
