@@ -119,7 +119,12 @@ def on_1_mib(add_up):
 
 run_ranks(on_1_mib, 4, pass_it_on)
 passed_on = ledger()
-predict("MiB that all ranks send", guess=None, answer=sum(map(passed_on.bytes_sent, range(4))) / MiB)
+predict(
+    "MiB that all ranks send",
+    guess=None,
+    answer=sum(map(passed_on.bytes_sent, range(4))) / MiB,
+    think="how many messages there are now, and what each of them carries",
+)
 run_ranks(on_1_mib, 4, through_rank_0)
 display(
     viz.plot_bytes_matrix(
@@ -200,7 +205,12 @@ def by_the_ring(x):
 
 
 run_ranks(on_1_mib, 4, by_the_ring)
-predict("MiB that each rank sends", guess=None, answer=ledger().bytes_sent(0) / MiB)
+predict(
+    "MiB that each rank sends",
+    guess=None,
+    answer=ledger().bytes_sent(0) / MiB,
+    think="how many chunks leave a rank in each half, and how large a chunk is",
+)
 print([torch.equal(torch.cat(row), total) for row in chunks])
 viz.plot_bytes_matrix(ledger(), title="The ring: bytes from rank to rank", darkest=passed_on.bytes_sent(0))
 
@@ -455,7 +465,12 @@ sound = [name[-1] for name, held in sums.items() if off[name] < 1e-5 and held ==
 disagreement = viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% varies="the last digits of rounding differ between processors"
-predict("the sound rings", guess=None, answer="".join(sound) or "none")
+predict(
+    "the sound rings",
+    guess=None,
+    answer="".join(sound) or "none",
+    think="what twelve whole numbers on each rank cannot show",
+)
 for name in sums:
     print(f"{name} is off by at most {off[name]:.1g}")
 disagreement

@@ -119,7 +119,13 @@ def of_my_rows(model, inputs, targets):
 
 
 halves = run_ranks(of_my_rows, 2, model, inputs, targets)
-predict("rank 1's gradient", guess=None, answer=halves[1]["layer1.weight"][3, 0].item(), tolerance=0.02)
+predict(
+    "rank 1's gradient",
+    guess=None,
+    answer=halves[1]["layer1.weight"][3, 0].item(),
+    tolerance=0.02,
+    think="what the mean of the two has to be",
+)
 opposite = sum((halves[0][name] * halves[1][name] < 0).sum().item() for name in whole)
 print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places")
 viz.plot_gradients(halves, whole)
@@ -240,7 +246,12 @@ row_losses = torch.rand(8, requires_grad=True)
 lonely, crowd = row_losses[:1], row_losses[1:]
 ((lonely.mean() + crowd.mean()) / 2).backward()
 counts = row_losses.grad * 8  # 1 is right
-predict("times as much as it should, for one of the seven", guess=None, answer=counts[1].item())
+predict(
+    "times as much as it should, for one of the seven",
+    guess=None,
+    answer=counts[1].item(),
+    think="what one row counts in a mean of seven, and what the second mean makes of that",
+)
 print(f"the lonely row counts {counts[0].item():g} times as much as it should")
 
 # %% [markdown]
@@ -380,7 +391,13 @@ runs = {}
 for name, overlap in (("in turn", False), ("overlapped", True)):
     run_ranks(timed_step, 4, ETHERNET, 1, overlap)
     runs[name] = ledger()
-predict("ms of an overlapped step", guess=None, answer=1e3 * runs["overlapped"].span_s, unit="ms")
+predict(
+    "ms of an overlapped step",
+    guess=None,
+    answer=1e3 * runs["overlapped"].span_s,
+    unit="ms",
+    think="which buckets travel while something is still computed, and which one does not",
+)
 print("on the clock:", ", ".join(f"{name} {1e3 * run.span_s:.1f} ms" for name, run in runs.items()))
 six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHERNET, "bucket_bytes": MiB}
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
@@ -398,7 +415,13 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %%
 run_ranks(timed_step, 4, ETHERNET, 25, True)
-predict("ms with buckets of 25 MiB", guess=None, answer=1e3 * ledger().span_s, unit="ms")
+predict(
+    "ms with buckets of 25 MiB",
+    guess=None,
+    answer=1e3 * ledger().span_s,
+    unit="ms",
+    think="when such a bucket is full, if all layers together have 6 MiB",
+)
 runs_on_the_clock = {"limit 1 MiB": runs["overlapped"], "limit 25 MiB": ledger()}
 viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and with large ones")
 

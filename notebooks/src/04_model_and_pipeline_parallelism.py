@@ -566,7 +566,12 @@ for run, make in makers.items():
 viz.plot_loss_curves(curves, title="Which of these runs are sound?")
 
 # %%
-predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
+predict(
+    "the sound runs",
+    guess=None,
+    answer="".join(run for run in exhibits if exhibits[run] == "sound"),
+    think="how fast rounding can take two runs apart, and what else happens at step 20",
+)
 for run, make in makers.items():
     try:
         assert_parallel_equals(decoder_alone, make, plain, world_size=4)

@@ -161,7 +161,13 @@ for name, bend in (("nothing", lambda numbers: numbers), ("a GELU", F.gelu)):
 
 # %%
 terms = torch.tensor([2.0, -2.0])
-predict("GELU(2) + GELU(−2)", guess=None, answer=F.gelu(terms).sum().item(), tolerance=0.06)
+predict(
+    "GELU(2) + GELU(−2)",
+    guess=None,
+    answer=F.gelu(terms).sum().item(),
+    tolerance=0.06,
+    think="what a GELU makes of a positive number, and what of a negative one",
+)
 print("each:", [round(number, 3) for number in F.gelu(terms).tolist()])
 wrong = viz.plot_late_sum(title="Second attempt: the terms go through the GELU")
 display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs"))
@@ -195,7 +201,13 @@ widths = (16384, 53248, 16384)
 first, third = (
     chain_partition(widths, ("out", then), tp=2).forward.sent_bytes[0] for then in ("out", "in")
 )
-predict("times as many, first attempt to third", guess=None, answer=first / third, tolerance=0.03)
+predict(
+    "times as many, first attempt to third",
+    guess=None,
+    answer=first / third,
+    tolerance=0.03,
+    think="what travels in each: finished numbers of the middle, or terms of the end, to be summed",
+)
 print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
@@ -259,7 +271,12 @@ wrong = [
     for number, ours, theirs in zip(numbers, found, right_ones, strict=True)
     if not torch.allclose(ours, theirs)
 ]
-predict("gradients that a rank cannot find alone", guess=None, answer="".join(wrong))
+predict(
+    "gradients that a rank cannot find alone",
+    guess=None,
+    answer="".join(wrong),
+    think="for which of the five the other rank has something to say",
+)
 for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", right_ones[0])):
     print(f"of x, sample 3: {name:10}", *(f"{number:6.1f}" for number in gradient[3].tolist()))
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
@@ -409,7 +426,12 @@ def of_one_layer(work, count, config=SMALL):
 in_step, in_forward = (
     of_one_layer(work, lambda messages: len(messages.calls())) for work in (step, forward)
 )
-predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_forward)
+predict(
+    "all-reduces of one layer in backward",
+    guess=None,
+    answer=in_step - in_forward,
+    think="how many different tensors the five matrices read, not how many matrices there are",
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -431,7 +453,13 @@ def kib(messages):
 
 
 wider = replace(SMALL, ffn_size=2 * SMALL.ffn_size)
-predict("KiB that a rank sends for one layer", guess=None, answer=of_one_layer(step, kib), unit="KiB")
+predict(
+    "KiB that a rank sends for one layer",
+    guess=None,
+    answer=of_one_layer(step, kib),
+    unit="KiB",
+    think="how large x is, how often it is summed, and what a ring of four sends of it",
+)
 print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 
 # %% [markdown]
@@ -571,7 +599,12 @@ for run, make in makers.items():
         assert_parallel_equals(gpt_alone, make, text, world_size=2, rungs=RUNGS[:5])
     except NotEqual as error:
         falls[run] = error
-predict("the rung on which run A falls", guess=None, answer=RUNGS.index(falls["A"].rung) + 1)
+predict(
+    "the rung on which run A falls",
+    guess=None,
+    answer=RUNGS.index(falls["A"].rung) + 1,
+    think="when a bias that is born as 0 first makes a difference",
+)
 for run, error in falls.items():
     print(f"run {run}", f"falls on: {error.rung}" if error else "is equal on every rung")
     if error:
@@ -645,7 +678,14 @@ if rank == 0:
 # %%
 shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
 kept = shared["on 8 GPUs"].activations / GiB
-predict("GiB of activations on each of eight", guess=None, answer=kept, unit="GiB", tolerance=0.15)
+predict(
+    "GiB of activations on each of eight",
+    guess=None,
+    answer=kept,
+    unit="GiB",
+    tolerance=0.15,
+    think="what shrinks to an eighth, and what each rank keeps whole",
+)
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of 131,072 tokens")
 
 # %% [markdown]

@@ -205,7 +205,12 @@ made = {}
 for stage in (1, 2):
     run_ranks(four_micro_batches, 2, stage)
     made[stage] = len(ledger().of("reduce_scatter").calls())
-predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
+predict(
+    "reduce-scatters of ZeRO-2 in a step",
+    guess=None,
+    answer=made[2],
+    think="what a rank still has of the gradients when the next micro-batch begins",
+)
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
@@ -441,6 +446,7 @@ predict(
     "MiB by which ZeRO-2 lowers ZeRO-1's peak",
     guess=None,
     answer=round((most["ZeRO-1"] - most["ZeRO-2"]) / 2**20, 1),
+    think="in which moment of the step most is in memory, and how many gradients there are by then",
 )
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
@@ -525,7 +531,12 @@ viz.plot_loss_curves(
 # %% varies="forty steps of rounding differ between processors"
 from textwrap import fill
 
-predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
+predict(
+    "the sound runs",
+    guess=None,
+    answer="".join(run for run in exhibits if exhibits[run] == "sound"),
+    think="how fast rounding alone can take two runs apart",
+)
 for run, make in makers.items():
     try:
         assert_parallel_equals(llama_alone, make, text, world_size=2, rungs=RUNGS[:5])
@@ -585,7 +596,13 @@ kept = {
     stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)
 }
 fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
-predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
+predict(
+    "the lowest ZeRO stage that fits 30 billion parameters",
+    guess=None,
+    answer=fits[0],
+    tolerance=0,
+    think="what 30 billion times 2, 2 and 12 bytes are, and which of the three a stage divides by 64",
+)
 display(
     viz.zero_explorer(30, GPUS), viz.animate_zero_stages(30, 8)
 )  # give the first one's fields other numbers

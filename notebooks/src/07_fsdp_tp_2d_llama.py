@@ -110,7 +110,12 @@ def perceptron(train):
 
 layout = run_ranks(lambda: perceptron(TrainConfig()).local.layout, 4)[0]
 places = [*coordinates(layout.sizes)]
-predict("numbers of W1 that rank 3 keeps", guess=None, answer=layout.size_at("layer1.weight", places[3]))
+predict(
+    "numbers of W1 that rank 3 keeps",
+    guess=None,
+    answer=layout.size_at("layer1.weight", places[3]),
+    think="what stands in the lower half of a row of twelve weights and two biases",
+)
 viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
 
 # %% [markdown]
@@ -164,7 +169,13 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 activation = TEXT.sequence * LLAMA.hidden_size * 2  # bytes, of all positions
 by_tp = 10 * 3 / 4 * activation
 by_fsdp = 3 * 1 / 2 * costs.layer_parameters(LLAMA) / 4 * 2
-predict("times as much", guess=None, answer=by_tp / by_fsdp, tolerance=0.05)
+predict(
+    "times as much",
+    guess=None,
+    answer=by_tp / by_fsdp,
+    tolerance=0.05,
+    think="what ten messages of activations weigh, and what three of weights do",
+)
 print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:.0f} MB along dp")
 
 # %% [markdown]
@@ -206,7 +217,12 @@ def longer(cluster, tp, stride=1):
 
 ways = {"A": (PUHTI, 4), "B": (PUHTI, 4, 2), "C": (PUHTI, 8), "D": (L40S, 4)}
 cheaper = [way for way, setting in ways.items() if longer(*setting) < 1 / 3]
-predict("ways that are cheaper than a second forward", guess=None, answer="".join(cheaper) or "none")
+predict(
+    "ways that are cheaper than a second forward",
+    guess=None,
+    answer="".join(cheaper) or "none",
+    think="which wire each ring has to use, and how much computing stands beside it",
+)
 for way, (cluster, *degrees) in ways.items():
     print(f"{way}: {cluster.name:13} tp {degrees[0]}: {longer(*ways[way]):3.0%} longer")
 
@@ -306,7 +322,12 @@ def llama_shifted(train):
 sound = compare_outputs(llama_alone, llama_2d, text.batch(0), world_size=4)
 spoilt = compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4)
 wrong = [one for one in spoilt if one.deviation > 1e-11]
-predict("modules that give something wrong", guess=None, answer=len(wrong))
+predict(
+    "modules that give something wrong",
+    guess=None,
+    answer=len(wrong),
+    think="which modules compute something wrong, and which only read it",
+)
 print(
     f"without the error: {len(sound)} modules, "
     f"the largest deviation {max(one.deviation for one in sound):.0e}"
@@ -360,7 +381,12 @@ runs = {
     "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
 }
 spoilt = [one.name for one in runs["terms not summed"] if not one.is_sound]
-predict("gradients that rounding does not explain", guess=None, answer=len(spoilt))
+predict(
+    "gradients that rounding does not explain",
+    guess=None,
+    answer=len(spoilt),
+    think="who reads a wrong output, and who a wrong gradient",
+)
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
@@ -404,7 +430,13 @@ for name, sizes in {
 at_loss = [
     next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()
 ]
-predict("FSDP's over the mesh's", guess=None, answer=round(at_loss[0] / at_loss[1], 2), tolerance=0.1)
+predict(
+    "FSDP's over the mesh's",
+    guess=None,
+    answer=round(at_loss[0] / at_loss[1], 2),
+    tolerance=0.1,
+    think="how many sequences a rank reads, and how much of each",
+)
 print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for n in at_loss))
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
@@ -531,7 +563,12 @@ try:
         llama_alone, makers["A"], replace(text, batch_size=9), world_size=6, rungs=RUNGS[:3]
     )
 except NotEqual as error:
-    predict("of the right gradient", guess=None, answer=round(error.ratio, 4))
+    predict(
+        "of the right gradient",
+        guess=None,
+        answer=round(error.ratio, 4),
+        think="which mistake divides by the three along dp once more, and which by all six",
+    )
     print(fill(str(error).split("; ")[-1], 110))
 
 # %% [markdown]
@@ -562,7 +599,13 @@ bars = {
     "the sequence cut, too": on_each_gpu(dp=2, tp=4, sequence_parallel=True),
 }
 answer = bars["the sequence cut, too"].total / 2**30
-predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
+predict(
+    "GiB on each GPU",
+    guess=None,
+    answer=answer,
+    tolerance=0.03,
+    think="what of the 45.3 GiB four ranks now share, and what no one cuts",
+)
 
 # The same question of a whole job: what a trainer keeps beside the model's own numbers.
 spread = ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True)

@@ -393,7 +393,13 @@ from statistics import fmean
 checkpoint_s = 14 * costs.model_parameters(LLAMA) / planner.LLAMA_3_STORAGE_BYTES_PER_S
 mtbf_s, reported = planner.LLAMA_3_STOPS.mtbf_s, planner.LLAMA_3_STOPS.least_goodput
 quick = Reliability(mtbf_s=mtbf_s, checkpoint_s=checkpoint_s, restart_s=0)
-predict("minutes", guess=None, answer=planner.young_interval_s(quick) / 60, tolerance=0.05)
+predict(
+    "minutes",
+    guess=None,
+    answer=planner.young_interval_s(quick) / 60,
+    tolerance=0.05,
+    think="which of the two costs grows with the interval, and which one shrinks",
+)
 restart_s = planner.longest_restart_s(mtbf_s, checkpoint_s, reported)
 runs = {"back at once": quick, "after a restart": replace(quick, restart_s=restart_s)}
 runs["slow checkpoints too"] = replace(runs["after a restart"], checkpoint_s=60)
