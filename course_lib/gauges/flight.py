@@ -118,7 +118,7 @@ def dumps_in(folder: Path) -> list[Dump]:
     return [pickle.loads(file.read_bytes()) for file in files]
 
 
-def dumps_from(address: str) -> list[Dump]:
+def _dumps_from(address: str) -> list[Dump]:
     """What the debug server at HOST:PORT knows of each rank; no line of code is in it.
 
     Source: torch 2.13, `torch.distributed.debug`, whose page of JSON has a heading and a block for each rank.
@@ -149,4 +149,4 @@ def _said(call: FlightCall) -> str:
 
 if __name__ == "__main__":
     given = Path(sys.argv[1])
-    print(where_ranks_part(dumps_in(given) if given.is_dir() else dumps_from(sys.argv[1])))
+    print(where_ranks_part(dumps_in(given) if given.is_dir() else _dumps_from(sys.argv[1])))
