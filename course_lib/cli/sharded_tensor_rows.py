@@ -60,7 +60,7 @@ def _sharded_tensor_rows(world_size: int, text: bytes) -> Iterator[Row]:
 def _ladder_row(degrees: ParallelConfig, batches: Batches) -> Row:
     """Climb the verification ladder; compare the SGD run's traffic and memory with their formulas."""
     report = assert_parallel_equals(
-        alone, partial(_on_ranks, degrees=degrees), batches, world_size=degrees.world_size, steps=_STEPS, dtype=_DTYPE
+        alone, partial(on_ranks, degrees=degrees), batches, world_size=degrees.world_size, steps=_STEPS, dtype=_DTYPE
     )
     return Row(
         technique=f"FULL_SHARD x tensor, {degrees.in_words}",
@@ -68,7 +68,7 @@ def _ladder_row(degrees: ParallelConfig, batches: Batches) -> Row:
         deviation=report.max_deviation,
         tolerance=report.tolerance,
         traffic=Traffic.measured(report.ledger),
-        predicted=Traffic.predicted(_traffic(degrees, _STEPS)),
+        predicted=Traffic.predicted(traffic_of(degrees, _STEPS)),
         step_s=report.step_s,
         state_bytes=report.peak_state_bytes,
         predicted_state_bytes=tuple(2 * _DTYPE.itemsize * numbers for numbers in _numbers_held(degrees)),
@@ -88,7 +88,7 @@ def handed_on_row(layouts: Sequence[ParallelConfig], batches: Batches) -> Row:
         last = alone(_ADAMW)
         load_pieces(last, Path(folder) / str(len(layouts) - 1))
     got, want = _numbers(last), _numbers(steady)
-    costs = chain.from_iterable(_traffic(degrees, _STEPS_EACH) for degrees in layouts)
+    costs = chain.from_iterable(traffic_of(degrees, _STEPS_EACH) for degrees in layouts)
     return Row(
         technique="checkpoint, " + ", ".join(f"{one.dp} x {one.tp}" for one in layouts),
         world_size=world_size,
@@ -119,7 +119,7 @@ def hand_on(layouts: Sequence[ParallelConfig], batches: Batches, folder: Path) -
     seconds, loss = [], 0.0
     for turn, degrees in enumerate(layouts):
         with born_with(dist.get_rank() + turn, _DTYPE):
-            trainer = _on_ranks(_ADAMW, degrees)
+            trainer = on_ranks(_ADAMW, degrees)
             with comm.settings(ledger=False):
                 if turn:
                     load_pieces(trainer, folder / str(turn - 1))
@@ -133,7 +133,8 @@ def hand_on(layouts: Sequence[ParallelConfig], batches: Batches, folder: Path) -
     return _Run(lasting, loss, median(seconds))
 
 
-def _on_ranks(config: TrainConfig, degrees: ParallelConfig) -> Trainer:
+def on_ranks(config: TrainConfig, degrees: ParallelConfig) -> Trainer:
+    """The transformer on ranks: tp cuts its matrices, and dp shards what is left of them."""
     mesh = make_mesh(dp=degrees.dp, tp=degrees.tp)
     return Trainer(Decoder(MODEL), config, mesh=mesh, apply=(tensor(), fully_shard()))
 
@@ -143,7 +144,7 @@ def _numbers(one_device: Trainer) -> dict[str, Tensor]:
     return {f"{name} {kind}": x for name, kinds in one_device.parts().items() for kind, x in kinds.items()}
 
 
-def _traffic(degrees: ParallelConfig, steps: int) -> list[CommTime]:
+def traffic_of(degrees: ParallelConfig, steps: int) -> list[CommTime]:
     """Along tp and along dp: wrapping, and in every step what goes on there, with the norm's number."""
     dp, tp, itemsize = degrees.dp, degrees.tp, _DTYPE.itemsize
     units = decoder_units(MODEL, tp=tp)

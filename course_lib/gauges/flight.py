@@ -1,11 +1,14 @@
 """What torch's flight recorder holds: every collective that a rank has called, its number, and the line that called it.
 
 A dump is `pickle.loads(torch._C._distributed_c10d._dump_fr_trace())`, or from JSON, which has no lines of code.
-`python -m course_lib.gauges.flight FOLDER` reads a folder's `trace_RANK` and says where ranks part.
+`python -m course_lib.gauges.flight FOLDER` reads a folder's `trace_RANK` and says where ranks part; in place of a
+folder it takes HOST:PORT, where torch's debug server answers for a job that hangs.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import pickle
 import re
 import sys
@@ -13,8 +16,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 Dump = Mapping[str, Any]
+_PATIENCE_S = 60  # the server itself asks every rank
 _ALL_RANKS = ("0", "default_pg")  # torch's name and description of the group of all ranks
 _NOT_YOURS = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/course_lib/|^<frozen")
 
@@ -107,22 +112,41 @@ def write_for_torchfrtrace(dumps: Path, target: Path) -> None:
         (target / file.name).write_bytes(pickle.dumps(mended))
 
 
-def where_ranks_part(folder: Path) -> str:
-    """In words: the first call in which ranks differ, and the last call of each."""
+def dumps_in(folder: Path) -> list[Dump]:
+    """A folder's dumps, one file `trace_RANK` of each rank."""
     files = sorted(folder.glob("trace_*"), key=lambda file: int(file.name.removeprefix("trace_")))
-    calls = [flight_calls(pickle.loads(file.read_bytes())) for file in files]
+    return [pickle.loads(file.read_bytes()) for file in files]
+
+
+def _dumps_from(address: str) -> list[Dump]:
+    """What the debug server at HOST:PORT knows of each rank; no line of code is in it.
+
+    Source: torch 2.13, `torch.distributed.debug`, whose page of JSON has a heading and a block for each rank.
+    Raises: OSError if nobody answers there.
+    """
+    with urlopen(f"http://{address}/fr_trace_json", timeout=_PATIENCE_S) as answer:
+        page = answer.read().decode()
+    return [json.loads(html.unescape(block)) for block in re.findall(r"<h2>Rank.*?<pre>(.*?)</pre>", page, re.DOTALL)]
+
+
+def where_ranks_part(dumps: Sequence[Dump]) -> str:
+    """In words: the first call in which ranks differ, and the last call of each."""
+    calls = [flight_calls(dump) for dump in dumps]
     found = first_difference(calls)
     if found is None:
-        return f"{len(files)} ranks make the same calls at the same places; none is ahead"
+        return f"{len(dumps)} ranks make the same calls at the same places; none is ahead"
     lines = [f"ranks part in call {found.number}; unlike most: {', '.join(map(str, found.ranks))}"]
     for number in sorted({found.number, *(own[-1].number for own in calls if own)}):
         for rank, call in enumerate(calls_by_number(calls)[number]):
-            said = (
-                "no call" if call is None else f"{call.operation} in {call.place}, {'done' if call.done else 'waits'}"
-            )
-            lines.append(f"  call {number}, rank {rank}: {said}")
+            lines.append(f"  call {number}, rank {rank}: {'no call' if call is None else _said(call)}")
     return "\n".join(lines)
 
 
+def _said(call: FlightCall) -> str:
+    place = f" in {call.place}" if call.place else f" of {[*map(list, call.sizes)]}"
+    return f"{call.operation}{place}, {'done' if call.done else 'waits'}"
+
+
 if __name__ == "__main__":
-    print(where_ranks_part(Path(sys.argv[1])))
+    given = Path(sys.argv[1])
+    print(where_ranks_part(dumps_in(given) if given.is_dir() else _dumps_from(sys.argv[1])))

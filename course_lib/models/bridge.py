@@ -18,6 +18,7 @@ from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
 from course_lib.models.bridge_config import computed_config, family_of, transformers_config, transformers_model
 from course_lib.models.decoder import Decoder
+from course_lib.models.expert_files import Box, Piece, is_in_pieces, name_in_files, pieces
 from course_lib.models.logits import Logits
 
 _LLAMA_LAYER = {  # theirs -> ours
@@ -39,8 +40,6 @@ _GPT2_LINEAR = {  # theirs -> ours; their weights are (in, out)
     "mlp.c_proj": ("ffn.down_proj",),
 }
 
-_Box = tuple[tuple[int, ...], tuple[int, ...]]  # where it begins, and its size
-
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
@@ -61,16 +60,13 @@ class Link:
         parts = (joined.T if self.transposed else joined).chunk(len(self.ours))
         return dict(zip(self.ours, parts, strict=True))
 
-    def as_ours(self, theirs: Tensor) -> Tensor:
-        """A box of theirs as we would have it."""
-        return theirs.T if self.transposed else theirs
-
-    def box_in_theirs(self, name: str, shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> _Box:
-        """Where in theirs lies a box of one of ours, which has this shape as a whole."""
+    def common(self, name: str, shape: Sequence[int], box: Box, numbers: Tensor) -> tuple[Box, Tensor]:
+        """Where in theirs lies a box of one of ours, which has this shape as a whole; and its numbers as theirs lie."""
         rows = shape[0] * self.ours.index(name) if shape else 0
+        offsets, sizes = box
         moved = [offset + rows * (dim == 0) for dim, offset in enumerate(offsets)]
         step = -1 if self.transposed else 1
-        return tuple(moved[::step]), tuple(sizes[::step])
+        return (tuple(moved[::step]), tuple(sizes[::step])), numbers.T if self.transposed else numbers
 
     def shape_of_theirs(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Of equal parts of this shape."""
@@ -135,15 +131,25 @@ def links(config: ModelConfig) -> Iterator[Link]:
         yield Link(theirs="lm_head.weight", ours=("head.weight",))
 
 
-def links_of(model: nn.Module, names: Iterable[str]) -> list[Link]:
+def links_of(model: nn.Module, names: Iterable[str]) -> list[Link | Piece]:
     """Every tensor that a checkpoint of theirs has of a model; `names` are ours, of what is tied the first.
 
-    A model of theirs has its own names, also inside `Logits`, and so has any model that they have not.
+    A model of theirs has its own names, also inside `Logits`, and so has any model that they have not; but for
+    experts, which the files have one by one.
     """
     if isinstance(model, Decoder):
         return [*links(model.config)]
     prefix = "model." if isinstance(model, Logits) else ""
-    return [Link(theirs=name.removeprefix(prefix), ours=(name,)) for name in names]
+    return [link for name in names for link in _links_to_files(model, name, name.removeprefix(prefix))]
+
+
+def _links_to_files(model: nn.Module, ours: str, name: str) -> list[Link | Piece]:
+    """The tensors that files have of one tensor of a model of theirs."""
+    theirs = model.model if isinstance(model, Logits) else model
+    model_type = getattr(getattr(theirs, "config", None), "model_type", "")
+    if is_in_pieces(model_type, name):
+        return [*pieces(model_type, name, ours, len(model.get_parameter(ours)))]
+    return [Link(theirs=name_in_files(model_type, name), ours=(ours,))]
 
 
 def ties_of(model: nn.Module, first_name: Mapping[str, str]) -> dict[str, str]:

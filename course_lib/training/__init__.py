@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from course_lib.models.moe import MoEDecoder
     from course_lib.parallel.table.mesh import make_mesh
     from course_lib.schedules import make_schedule
+    from course_lib.training.balance import balanced
     from course_lib.training.batches import Batch, Batches
     from course_lib.training.context_technique import context
     from course_lib.training.expert_technique import experts

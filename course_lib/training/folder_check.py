@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from course_lib.errors import four_parts
 from course_lib.models.bridge import Link, links_of, ties_of
+from course_lib.models.expert_files import Piece
 from course_lib.parallel.table.agreement import listing
 from course_lib.parallel.table.layout import first_names
 
@@ -169,7 +170,7 @@ class Weights:
             return rule, f"let the adapter's library merge it into its base (`merge_and_unload`), then {_ANEW}"
         return rule, f"rename {here[0]}, if it has all of them" if len(here) == 1 else _ANEW
 
-    def _check_tensor(self, link: Link, wanted: tuple[int, ...]) -> None:
+    def _check_tensor(self, link: Link | Piece, wanted: tuple[int, ...]) -> None:
         stored = self.slice_of(link.theirs)
         if (found := tuple(stored.get_shape())) != wanted:
             rule = "a checkpoint has just the model's tensors"

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from course_lib.errors import four_parts
 from course_lib.models.bridge import Link, config_of_theirs
+from course_lib.models.expert_files import Piece
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import own_part
 from course_lib.training.checkpoint import on_first_rank
@@ -105,13 +106,22 @@ def _wanted(trainer: Trainer) -> Wanted:
     return Wanted(trainer.skeleton, shapes, layout.first_name)
 
 
-def _own(trainer: Trainer) -> Iterator[tuple[Link, str, Tensor]]:
+def _own(trainer: Trainer) -> Iterator[tuple[Link | Piece, str, Tensor]]:
     """What this rank has, with the tensor of theirs that it is part of."""
     here = {**trainer.local.parameters, **trainer.local.buffers}
     for link in _wanted(trainer).links:
         for name in link.ours:
             if name in here:
                 yield link, name, own_part(here[name].detach())
+
+
+def _shared(trainer: Trainer, link: Link | Piece, name: str, numbers: Tensor) -> Iterator[tuple[Any, Tensor]]:
+    """What this rank's numbers have in common with a tensor of theirs: where in it, and a view of them as it lies."""
+    layout = trainer.local.layout
+    for box, part in layout.in_boxes(name, numbers, trainer.local.at):
+        if (found := link.common(name, layout.places[name].shape, box, part)) is not None:
+            place, numbers_there = found
+            yield tuple(slice(first, first + size) for first, size in zip(*place, strict=True)) or ..., numbers_there
 
 
 # --- reading ---
@@ -125,30 +135,25 @@ def _agree(problem: Exception | None, trainer: Trainer) -> None:
         raise ValueError(found[0])
 
 
-def _read(source: Weights, trainer: Trainer, link: Link, name: str, numbers: Tensor) -> None:
+def _read(source: Weights, trainer: Trainer, link: Link | Piece, name: str, numbers: Tensor) -> None:
     """Fill this rank's part of a tensor.
 
     Raises: FolderProblem for what is no number.
     """
-    theirs, layout = source.slice_of(link.theirs), trainer.local.layout
-    shape = layout.places[name].shape
-    for box, part in layout.in_boxes(name, numbers, trainer.local.at):
-        read = theirs[_slices(link.box_in_theirs(name, shape, *box))]
+    theirs = source.slice_of(link.theirs)
+    for place, part in _shared(trainer, link, name, numbers):
+        read = theirs[place]
         if not _is_finite(read):
             file = source.folder / source.file_of[link.theirs]
             rule = "a model that has them learns nothing, and its first loss is no number either"
             way_out = "take an earlier checkpoint of that training, or copy the file anew"
             raise FolderProblem(f"{link.theirs} in {file} has infinities or NaN", rule, way_out)
-        part.copy_(link.as_ours(read))
+        part.copy_(read)
 
 
 def _is_finite(x: Tensor) -> bool:
     """Without a copy of it: the smallest and the largest number are NaN if any is."""
     return not x.numel() or not x.is_floating_point() or all(end.isfinite() for end in x.aminmax())
-
-
-def _slices(box: tuple[Sequence[int], Sequence[int]]) -> Any:
-    return tuple(slice(first, first + size) for first, size in zip(*box, strict=True)) or ...
 
 
 # --- writing ---
@@ -229,9 +234,8 @@ def _write_boxes(trainer: Trainer, folder: Path, files: _Files) -> None:
                 x = row[link.theirs]
                 size = prod(x.shape)
                 theirs = torch.frombuffer(mapped, dtype=x.dtype, count=size, offset=start + x.start).view(x.shape)
-                for box, part in layout.in_boxes(name, numbers, at):
-                    place = theirs[_slices(link.box_in_theirs(name, layout.places[name].shape, *box))]
-                    link.as_ours(place).copy_(part)
+                for place, part in _shared(trainer, link, name, numbers):
+                    theirs[place].copy_(part)
         mapped.flush()
 
 

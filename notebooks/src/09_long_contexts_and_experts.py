@@ -21,6 +21,7 @@ from course_lib.costs import MiB, gathered_context, ring_attention, ulysses
 from course_lib.parallel import SequenceCut, Spread, gathered_attention
 from course_lib.training import Batches, Decoder, ModelConfig, MoEDecoder, TrainConfig, Trainer
 from course_lib.training import (
+    balanced,
     context,
     experts,
     fully_shard,
@@ -28,6 +29,7 @@ from course_lib.training import (
     load_text,
     load_tokens,
     make_mesh,
+    recompute,
 )
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 
@@ -436,8 +438,7 @@ for run, error in falls.items():
 # [`scripts/09_experts.py`](scripts/09_experts.py) sends rows to experts and back, and compares outputs and gradients with one device's.
 #
 # Your turn: in the first script, give each rank its positions in order instead of in zigzag. Remove the folder `checkpoints/` before each start, or it goes on where the last one ended, and has nothing to do. Only `positions_of` has to change, and the losses must stay. *Going deeper* shows what is new.
-
-# %% [markdown]
+#
 # ## When to use which
 #
 # | what hurts | take | because |
@@ -563,6 +564,66 @@ def with_capacity():
 run_ranks(with_capacity, 2)
 
 # %% [markdown]
+# ## A last exhibit: twice the balance loss
+#
+# A colleague trains the mixture with a balance loss, and shows its sum over the layers in the log. To save memory she lets the layers be **recomputed** in backward. The loss keeps falling. But look at what her log says of the balance loss before and after.
+
+
+# %%
+def balanced_alone(train):
+    return Trainer(MoEDecoder(MIXED), train, apply=(balanced(0.1),))
+
+
+def balanced_on_ranks(train, again):
+    saver = [recompute()] if again else []
+    apply = (experts(), *saver, balanced(0.1), museum.balance_shown)
+    return Trainer(MoEDecoder(MIXED), train, mesh=make_mesh(ep=2), apply=apply)
+
+
+def logged(again):
+    torch.manual_seed(0)
+    trainer = balanced_on_ranks(TrainConfig(), again)
+    trainer.step(text.batch(0))
+    return trainer.model.shown
+
+
+before, after = (run_ranks(logged, 2, again)[0] for again in (False, True))
+print(f"rank 0 shows {before:.2f}; with recomputation {after:.2f}, {after / before:.2f} times as much")
+viz.show_source(museum.balance_shown)
+
+# %% [markdown]
+# The number is exactly twice as large, as if the balance loss counted double now. She is about to halve its factor.
+#
+# **Predict.** Call the run before A, and that with recomputation B. Both are compared with one device that trains with the same balance loss. Which of them falls from the ladder: `"A"`, `"B"`, `"AB"` or `"none"`?
+
+
+# %%
+def falls(again):
+    try:
+        assert_parallel_equals(
+            balanced_alone,
+            lambda train: balanced_on_ranks(train, again),
+            text,
+            world_size=2,
+            rungs=RUNGS[:5],
+        )
+        return False
+    except NotEqual:
+        return True
+
+
+fallen = "".join(run for run, again in (("A", False), ("B", True)) if falls(again))
+predict("the runs that fall", guess=None, answer=fallen or "none")
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Neither: both are equal to one device on every rung. A layer that is recomputed runs twice in a step, and whatever hangs on its forward runs twice as well: the line that adds to the log is called once more. The loss is taken only once, after the first forward, so its gradient is right. Had she halved the factor, she would have *made* a bug, and no curve would have told her. In Megatron-LM [just this was reported](https://github.com/NVIDIA/Megatron-LM/issues/1330), and answered: a matter of the display alone.
+#
+# </details>
+#
+# > **To keep.** A number that is shown is not yet a number that is trained. Climb before you mend.
+#
 # ## Sums in the ring
 #
 # In bfloat16 a sum that is rounded at each of sixteen steps is two or three times as inexact as one that is rounded once. So the library carries the output in float32, whatever the model's type. Keys and values are only passed on, and keep theirs. The sum of their gradients travels in the model's type as well, which halves its bytes, and so it is rounded at every hop: a price that one can also refuse to pay.

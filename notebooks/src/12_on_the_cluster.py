@@ -247,7 +247,7 @@ job.wait()
 print(re.search("error msg.*", told)[0].replace(", ", ",\n    "))
 
 # %% [markdown]
-# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows.) It finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
+# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows. If your script has written no files, give it `HOST:PORT` of the debug server; lines of code are not in that answer.) The reader finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
 #
 # That is no reason to leave it out. On a cluster of a thousand ranks it names the odd call in seconds. But it names a difference, not a cause.
 #
@@ -268,7 +268,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. Each rank prints two halves, and here you see what ranks say of *themselves*. What they say of the other is not to be trusted: the comparison is a collective as well, and may have met another one. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the long one.
+# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. Each rank prints two halves, and here you see what ranks say of *themselves*. What they say of the other is not to be trusted: the comparison is a collective as well, and may have met another one. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the long one. And a script with DDP needs a change first, or it dies of DETAIL itself: *Going deeper* has it.
 #
 # </details>
 #
@@ -276,7 +276,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # | --- | --- | --- | --- |
 # | `py-spy dump --pid` | nothing, but the right to look | where a rank waits | how it came there |
 # | `faulthandler.register` | one line | the same, in each rank's log | how it came there |
-# | `start_debug_server` | one line, a free port | the same for all ranks, at one address | how they came there; over gloo its page of the recorder fails |
+# | `start_debug_server` | one line, a free port | the same for all ranks, at one address | how they came there; over gloo its own page of the recorder fails, `gauges.flight` reads what lies behind it |
 # | flight recorder | a line that writes it (NCCL: its watchdog) | all calls, in order, with their lines | why a rank called |
 # | `torchfrtrace` | the files of all ranks | the first call that does not fit | who is right |
 # | `DETAIL` | a new start, and time | the call that does not fit, at once | calls that fit by chance, and what the other rank did |
@@ -441,7 +441,7 @@ for workers in (0, 2):
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 130 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
+# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 150 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
 #
 # ## What still hurts
 #
@@ -494,6 +494,22 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 # ```
 #
 # Do not look for processes by their name: other people's have the same.
+#
+# ## DETAIL and DDP
+#
+# In PyTorch 2.13 DDP over gloo does not survive `DETAIL`: torchrun's table says exit code −11 before the first step. The comparison is a wrapper around each group, and DDP stumbles over it. So give DDP a group of its own that was made without it. All calls of yours are still compared, and those of DDP are not.
+#
+# ```python
+# level = dist.get_debug_level()
+# dist.set_debug_level(dist.DebugLevel.OFF)
+# own = dist.new_group()
+# dist.set_debug_level(level)
+# model = DistributedDataParallel(model, process_group=own)
+# ```
+#
+# ## Before the stacks: is every rank there?
+#
+# The page asks that before it asks for stacks, because it takes a second. A rank that has aborted may leave the others waiting. A stopped one, with `T` in the column STAT, answers neither `py-spy` nor the debug server, which then waits for it. And a worker of the data loader has its rank's name and its rank's `RANK`, but a rank as its parent, the PPID.
 #
 # ## Logs that others have posted
 #

@@ -64,13 +64,13 @@ import psutil
 
 folder = Path(mkdtemp())
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-listens = "--signals-to-handle=SIGTERM,SIGINT,SIGUSR1"
+listens = ["--signals-to-handle=SIGTERM,SIGINT,SIGUSR1", "--shutdown-timeout=600"]
 
 
 def started(name):
     """Start the script once more, with a log of this name."""
     with open(folder / name, "w") as log:
-        command = [*torchrun, listens, "scripts/12b_goes_on.py", str(folder)]
+        command = [*torchrun, *listens, "scripts/12b_goes_on.py", str(folder)]
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
@@ -103,11 +103,13 @@ print(re.search(r"Failures:.*", log.read_text(), re.DOTALL)[0])
 #
 # A signal that nobody listens to ends a process. Now look at the first lines of the script. The handler stands above `import torch`, because the imports take seconds, and Slurm does not wait for them: it may even send the signal a minute early. All that a handler does is to take a note. The loop looks at the notes after each step, and asks all ranks by an all-reduce, since one may have heard a step before the others. If they did not ask, some would write a checkpoint and leave, and the others would hang in their next step.
 #
+# One patience more is needed, torchrun's own. When it has passed the signal on, it waits for its ranks for 30 seconds, and then it kills them. Imports and a checkpoint may take longer, so our cells say `--shutdown-timeout=600`. Nobody waits those ten minutes: torchrun goes when its ranks have gone.
+#
 # **Predict.** We start the script again, and send the signal as soon as its ranks listen, while they still import. Its first start was killed in step 26. After which step does the second start leave?
 
 # %% varies="the process's numbers"
 job, log = started("second"), folder / "second"
-while log.read_text().count("listens\n") < 2:
+while log.read_text().count("listens\n") < 2 and job.poll() is None:
     time.sleep(0.02)
 job.send_signal(signal.SIGUSR1)  # as Slurm does
 job.wait()
@@ -602,6 +604,27 @@ for row in planner.wrapping_rows(one_node, planner.olmo_wrappings(one_node.model
 # No pair with `NO_SHARD` fits, which is why the workshop takes FSDP for 7B. Without wrapping, all weights are whole at once, so only gradients and Adam's states are really shared. Among those that fit the time of messages hardly differs, because a node's wires are fast and these batches are large.
 #
 # `make olmo` runs the real packages on your CPU: `ai2-olmo` makes 33 units of the 7B `by_block`, as our count says, and a small OLMo of `ai2-olmo-core` has the same loss under DDP, FSDP and HSDP. [Its page](../wild/OLMO.md) has what it measured. It met a trap, too: as released, asynchronous checkpoints let some runs hang, and we leave out the metric that does it.
+#
+# ## The same lines in TensorBoard
+#
+# A run's lines are JSON, so any tool can draw them. TensorBoard wants files of its own, and ten lines write them. It is no part of this course's environment, because `pip install tensorboard` brings seven further packages, 59 MB in our trial, for curves that `watch` draws as well. Take it if your group compares runs there.
+#
+# ```python
+# import json
+# from pathlib import Path
+#
+# from torch.utils.tensorboard import SummaryWriter
+#
+# run = Path("FOLDER")
+# with SummaryWriter(run / "tensorboard") as writer:
+#     for line in (run / "metrics.jsonl").read_text().splitlines():
+#         step = json.loads(line)
+#         for name, value in step.items():
+#             if isinstance(value, float):
+#                 writer.add_scalar(name, value, step["step"])
+# ```
+#
+# Then `tensorboard --logdir FOLDER` draws loss, norm, learning rate and tokens a second.
 #
 # ## Checkpoints that nobody waits for
 #

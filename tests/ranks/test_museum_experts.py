@@ -5,15 +5,19 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+import torch
 from museum_data import BATCHES, LETTERS, MAX_NORM, tight
 
-from course_lib.config import ModelConfig
+from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.moe import MoEDecoder
 from course_lib.parallel.table.mesh import make_mesh
+from course_lib.ranks import run_ranks
+from course_lib.training.balance import balanced
 from course_lib.training.expert_technique import experts
+from course_lib.training.recompute_technique import recompute
 from course_lib.training.trainer import Trainer
 from course_lib.verify import NotEqual, assert_parallel_equals
-from course_lib.verify.museum import EXPERT_BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right
+from course_lib.verify.museum import DECOYS, EXPERT_BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right
 
 WORLD_SIZE = 2
 STEPS = 40
@@ -74,3 +78,30 @@ def test_it_is_caught(bug):
 
 def test_without_a_bug_the_same_training_climbs():
     assert_parallel_equals(alone, on_ranks, BATCHES.batch, world_size=WORLD_SIZE)
+
+
+def recomputed(config, *decoys, again=True):
+    """On ranks that share the experts and balance their load; the layers are computed `again` in backward, or not."""
+    apply = (experts(), *([recompute()] if again else []), balanced(0.1), *decoys)
+    return Trainer(MoEDecoder(MODEL), tight(config), mesh=make_mesh(ep=WORLD_SIZE), apply=apply)
+
+
+def with_the_decoy(config):
+    return recomputed(config, DECOYS["balance_shown"].technique)
+
+
+def balanced_alone(config):
+    return Trainer(MoEDecoder(MODEL), tight(config), apply=(balanced(0.1),))
+
+
+def shown_in_a_step(again):
+    torch.manual_seed(0)
+    trainer = recomputed(TrainConfig(), DECOYS["balance_shown"].technique, again=again)
+    trainer.step(BATCHES.batch(0))
+    return trainer.model.shown
+
+
+def test_a_number_that_is_shown_twice_as_large_is_trained_once():
+    once, twice = (run_ranks(shown_in_a_step, WORLD_SIZE, again) for again in (False, True))
+    assert all(one > 0 for one in once) and twice == pytest.approx([2 * one for one in once])
+    assert_parallel_equals(balanced_alone, with_the_decoy, BATCHES.batch, world_size=WORLD_SIZE)

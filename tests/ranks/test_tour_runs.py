@@ -7,8 +7,11 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
+
 from course_lib.cli import collective_rows as rows
-from course_lib.cli import sharded_tensor_rows
+from course_lib.cli import killed_rows, sharded_tensor_rows
+from course_lib.cli.killed_rows import go_on
 from course_lib.cli.sharded_tensor_rows import hand_on
 from course_lib.cli.training_rows import PRECISIONS
 from course_lib.comm import ALGORITHMS
@@ -25,7 +28,7 @@ SHARDED = 4  # ZeRO-1, ZeRO-2, all weights, runs of neighbours
 SHARDED_TENSOR = 2  # the ladder, and a checkpoint at several layouts
 ON_FOUR = sum([*map(len, ALGORITHMS.values()), len(PRECISIONS), MEMORY, PIPELINES, TENSOR, SHARDED, SHARDED_TENSOR])
 SHARED = 4  # sequences in three ways, experts
-EXPECTED = ON_FOUR + 2 + SHARED + 1  # the plan, on no ranks, and three axes, on eight; the last, on eight again
+EXPECTED = ON_FOUR + 2 + SHARED + 1 + 1  # the plan; three axes and all shared, on 8; killed
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():
@@ -43,11 +46,12 @@ def test_every_row_of_the_tour_is_measured_and_holds():
     assert handed_on.startswith("checkpoint, 2 x 2, 4 x 1, 2 x 2 ")
     assert plan.startswith("plan, 972,000 layouts  ")
     assert re.match(r"tensor, pp=2 x dp=2 x tp=2, float64\s+8\s", three_axes)
-    *shared, last = good[ON_FOUR + 2 :]
+    *shared, last, killed = good[ON_FOUR + 2 :]
     names = [line.split("  ")[0] for line in shared]
     assert names == ["all_gather, cp=4", "ring, cp=4", "ulysses, cp=4", "experts, ep=4"]
     assert all(re.search(r"\s4\s", line) for line in shared)
     assert re.match(r"ring, dp=2 x ep=2 x cp=2\s+8\s", last)
+    assert re.match(r"killed on 4, goes on with 3\s+3\s", killed)
     assert len(losses) == len(PRECISIONS) + 1 and all(float(last) < float(first) for first, last in losses)
     assert ("Shakespeare's works" in done.stdout) != ("standard library" in done.stdout)
 
@@ -117,3 +121,28 @@ def test_a_checkpoint_that_nobody_takes_over_fails_its_row(monkeypatch):
     monkeypatch.setattr(sharded_tensor_rows, "hand_on", forgetful)
     row = sharded_tensor_rows.handed_on_row(layouts, Batches(text=text, batch_size=4, sequence=32))
     assert len(row.faults) == 1 and row.faults[0].startswith("deviation above")
+
+
+def beginning_anew(*args):
+    """Ranks that read no checkpoint, also where there is one."""
+    killed_rows.series.resume, kept = lambda trainer, folder: None, killed_rows.series.resume
+    try:
+        return go_on(*args)
+    finally:
+        killed_rows.series.resume = kept
+
+
+def test_a_run_that_does_not_go_on_where_it_was_killed_fails_its_row(monkeypatch):
+    monkeypatch.setattr(killed_rows, "go_on", beginning_anew)
+    row = killed_rows.killed_row(2, 1, bytes(range(256)) * 8)
+    assert [fault for fault in row.faults if fault.startswith("deviation above")]
+
+
+def test_a_run_that_nobody_kills_proves_nothing(monkeypatch):
+    monkeypatch.setattr(killed_rows, "go_on", go_on_unharmed)
+    with pytest.raises(AssertionError, match="^killed: no rank died"):
+        killed_rows.killed_row(2, 1, bytes(range(256)) * 8)
+
+
+def go_on_unharmed(batches, folder, killed_in=0):
+    return go_on(batches, folder)

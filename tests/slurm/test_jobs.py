@@ -135,6 +135,25 @@ def test_preflight_looks_at_both_nodes_by_srun(cluster, tmp_path):
     assert re.search(r"hosts +node\d \(ranks 0, 1\), node\d \(ranks 2, 3\)", ran.stdout)  # of three nodes any two
     assert f"ok     folder      {tmp_path}: every rank found the files of all 4" in ran.stdout
     assert "look   interfaces  ranks 0-3: node1 takes its own name for 127.0.0.1" in ran.stdout  # one machine is all
+    check_sweep(ran.stdout, ranks=4)
+
+
+def check_sweep(told, ranks):
+    """Each line's bandwidths follow from its bytes and its time, no sum is wrong, the verdict is the best line's."""
+    rows = re.findall(r"^ +(\d+) +(\d+) +float +sum +([\d.]+) +([\d.]+) +([\d.]+) +(\d+)$", told, re.MULTILINE)
+    assert [int(nbytes) for nbytes, *_ in rows] == [2**10, 2**14, 2**18, 2**22, 2**24]
+    for nbytes, count, us, algbw, bus, wrong in rows:
+        assert int(count) * 4 == int(nbytes) and wrong == "0"
+        gb_per_s = int(nbytes) / float(us) / 1e3
+        assert float(algbw) == pytest.approx(gb_per_s, rel=1e-3, abs=6e-4)  # three decimals are printed
+        assert float(bus) == pytest.approx(gb_per_s * 2 * (ranks - 1) / ranks, rel=1e-3, abs=6e-4)
+    best = max(rows, key=lambda row: float(row[4]))
+    verdict = re.search(
+        rf"ok +wires +busbw ([\d.]+) GB/s at (\S+) MiB on {ranks} ranks of 2 hosts$", told, re.MULTILINE
+    )
+    assert verdict, told
+    assert float(verdict[1]) == pytest.approx(float(best[4]), rel=1e-2)
+    assert float(verdict[2]) * 2**20 == int(best[0])
 
 
 def test_a_killed_rank_costs_no_place_in_the_queue(cluster, whole, shared_folder):

@@ -6,7 +6,7 @@ import json
 import pickle
 
 from course_lib.gauges import first_difference, flight_calls, with_named_groups, write_for_torchfrtrace
-from course_lib.gauges.flight import where_ranks_part
+from course_lib.gauges.flight import dumps_in, where_ranks_part
 
 LINES = {"step": 37, "evaluate": 55, "save": 59}
 TORCH = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -90,6 +90,6 @@ def test_groups_are_named_only_where_they_have_no_name():
 def test_a_folder_of_dumps_is_told_in_words(tmp_path):
     for rank in range(4):
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(hang_dump(rank)))
-    told = where_ranks_part(tmp_path).splitlines()
+    told = where_ranks_part(dumps_in(tmp_path)).splitlines()
     assert told[0] == "ranks part in call 6; unlike most: 3"
     assert "  call 7, rank 3: barrier in save, line 59, waits" in told

@@ -16,6 +16,7 @@ from course_lib.verify.museum import (
     ADAPTER_BUGS,
     BUGS,
     CONTEXT_BUGS,
+    DECOYS,
     EXPERT_BUGS,
     PIPELINE_BUGS,
     SHARDED_BUGS,
@@ -29,7 +30,16 @@ REFERENCE = [4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]
 BATCHES = Batches(text=bytes(range(256)), batch_size=6, sequence=7)
 
 
-EXHIBITS = {**BUGS, **PIPELINE_BUGS, **TENSOR_BUGS, **SHARDED_BUGS, **CONTEXT_BUGS, **EXPERT_BUGS, **ADAPTER_BUGS}
+EXHIBITS = {
+    **BUGS,
+    **DECOYS,
+    **PIPELINE_BUGS,
+    **TENSOR_BUGS,
+    **SHARDED_BUGS,
+    **CONTEXT_BUGS,
+    **EXPERT_BUGS,
+    **ADAPTER_BUGS,
+}
 
 
 @pytest.mark.parametrize("name", EXHIBITS)

@@ -12,7 +12,7 @@ from course_lib.comm.ledger import Event, Ledger
 from course_lib.costs import ALGORITHMS, comm_time
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
 from course_lib.viz.ink import style
-from course_lib.viz.ink.lines import apart
+from course_lib.viz.ink.lines import apart, together
 from course_lib.viz.wires.cost_bars import FORMULAS
 from course_lib.viz.wires.holdings import OPERATIONS, holdings
 from course_lib.viz.wires.messages import all_reduce_messages
@@ -234,6 +234,13 @@ def test_labels_move_apart_and_keep_their_order():
     gaps = np.diff(sorted(moved))
     assert (gaps > 0.0999).all()
     assert min(moved) >= 0 and max(moved) <= 1
+
+
+def test_names_of_lines_that_end_together_stand_in_the_lines_order():
+    ends = [0.5, 0.512, 0.2, 0.488, 0.9]  # the first, second and fourth lie upon each other
+    moved = apart(together(ends, 0.02), least=0.1)
+    assert sorted(range(5), key=moved.__getitem__) == [2, 3, 1, 0, 4]
+    assert apart(together(ends, 0.0), least=0.1) == pytest.approx(apart(ends, least=0.1))
 
 
 def test_ranks_have_eight_hues_apart_from_those_of_activities():

@@ -13,6 +13,7 @@ from course_lib.costs.model.activations import bytes_on_rank, layer_activations
 from course_lib.sequence_cut import SequenceCut
 from course_lib.viz.experts.routes import Routes
 from course_lib.viz.ink import style
+from course_lib.viz.memory.parts import MEMORY_PARTS
 from course_lib.viz.sequence.work import shares
 from tests.unit.moving_svg import Film, boxes, drawn_texts, flaws
 from tests.unit.test_viz_pictures import drawn_texts as page_texts
@@ -252,6 +253,13 @@ def test_of_a_long_sequence_s_memory_only_activations_change_with_cp():
         expected = layers * bytes_on_rank(kept, parallel) / 1e9
         assert float(activations) == pytest.approx(expected, rel=6e-3), name
     assert [float(total) > 80 for *_, total in rows] == [True, True, False, False]
+
+
+def test_parts_of_memory_too_narrow_to_be_told_apart_have_one_hue_and_one_entry():
+    svg = viz.plot_context_memory().svg
+    assert "weights, gradients, optimizer, gathered weights" in svg
+    hues = [hue for part, (_, hue) in MEMORY_PARTS.items() if part not in ("activations", "head", "other")]
+    assert MEMORY_PARTS["activations"][1] in svg and not [hue for hue in hues if hue in svg]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ class _Question(NamedTuple):
 _COLUMNS = {
     "It hangs": (
         _Question("Has it started at all?", ("squeue; the rendezvous: which nodes came?",)),
-        _Question("Where does each rank wait?", ("py-spy dump, faulthandler, the debug server",)),
-        _Question("Which call differs first?", ("the flight recorder of every rank",)),
+        _Question("Is every rank there?", ("ps: one may be gone, stopped (T) or busy (R)",)),
+        _Question("Where does each rank wait?", ("their stacks; one in no collective: read there",)),
+        _Question("Else: which call differs first?", ("the flight recorder of every rank",)),
         _Question("Why there?", ("a short run with DETAIL, as below",)),
     ),
     "It is slow": (
@@ -46,7 +47,7 @@ _COLUMNS = {
             (
                 "torchrun's table: Root Cause",
                 "−9 killed: memory?",
-                "−6 abort",
+                "−6 abort: calls that do not fit?",
                 "−15 ended by torchrun",
                 "1 raised an error",
             ),
@@ -58,11 +59,12 @@ _COLUMNS = {
 _COMMANDS = {  # in capitals: what you put in
     "before": "faulthandler.register(SIGUSR2); start_debug_server(PORT)",
     "does it run": "squeue --me;  scontrol show job JOB",
-    "which PID": "pgrep -f SCRIPT, without torchrun's own;  scontrol listpids JOB",
-    "stacks": "py-spy dump --pid PID;  kill -USR2 PID;  curl HOST:PORT/stacks",
+    "which PID": "pgrep -f SCRIPT (torchrun, workers too);  scontrol listpids JOB",
+    "which rank": "ps -o ppid,stat,time -p PID;  grep -z ^RANK= /proc/PID/environ",
+    "stacks": "py-spy dump --pid PID; kill -USR2 PID; curl -m 9 HOST:PORT/stacks",
     "every node": "srun --jobid=JOB --overlap --ntasks-per-node=1 --label …",
-    "calls": "python -m course_lib.gauges.flight FOLDER;  torchfrtrace FOLDER",
-    "why there": "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …",
+    "calls": "python -m course_lib.gauges.flight HOST:PORT; torchfrtrace FOLDER",
+    "why there": "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …; DDP: see lesson 12",
     "logs": "LOG_DIR/*/attempt_0/RANK/stderr.log;  grep -A 7 'Root Cause'",
     "the wire": "python -m course_lib preflight",
     "once more": "scontrol requeue JOB",

@@ -12,6 +12,7 @@ from course_lib.viz.ink import charts, style
 
 _PERIOD = 6.0  # widths of a line, from one dash to the next
 _DOTS = 0.25  # below this share dashes would be too short to be seen, so there are round dots, broader than the line
+_HAIR = 1e-9  # of a chart's height
 _NAME_GAP = 0.03  # of the chart's width, between a line's end and its name
 
 
@@ -64,11 +65,14 @@ def name_marks(chart: Axes, line: Line) -> None:
     charts.write(chart, last, line.points[last], line.name, within="data", right=11, **look)
 
 
-def name_ends(chart: Axes, lines: Sequence[Line], *, least: float) -> None:
-    """Each line's name right of the chart, at its last finite point or joined to it; `least` is of the height."""
+def name_ends(chart: Axes, lines: Sequence[Line], *, least: float, alike: float = 0.0) -> None:
+    """Each line's name right of the chart, at its last finite point or joined to it; `least` is of the height.
+
+    So is `alike`: lines that end nearer lie upon each other, and their names stand in the lines' order, from above.
+    """
     ends = [next(line.points[at] for at in sorted(line.points, reverse=True) if _finite(line, at)) for line in lines]
     true = [min(max(_height_of(chart, end), 0.0), 1.0) for end in ends]
-    for line, start, height in zip(lines, true, apart(true, least), strict=True):
+    for line, start, height in zip(lines, true, apart(together(true, alike), least), strict=True):
         leader = ([0.995, 0.2 * _NAME_GAP + 0.995, 0.9 * _NAME_GAP + 1], [start, start, height])
         chart.plot(*leader, color=line.hue, linewidth=1, clip_on=False, transform=chart.transAxes, zorder=1)
         charts.write(chart, 1 + 1.2 * _NAME_GAP, height, line.name, color=line.hue, weight=600)
@@ -82,6 +86,19 @@ def _height_of(chart: Axes, value: float) -> float:
     """Where a value lies on the chart's vertical axis: 0 at its foot, 1 at its top."""
     across = chart.get_xlim()[0]
     return float(chart.transLimits.transform(chart.transScale.transform((across, value)))[1])
+
+
+def together(heights: Sequence[float], alike: float) -> list[float]:
+    """The same heights, but those nearer than `alike` to the next one as good as equal, each a hair below the last."""
+    made, group = [*heights], list[int]()
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    for i, above in zip(order, [*order[1:], None], strict=True):
+        group.append(i)
+        if above is None or heights[above] - heights[i] >= alike:
+            mean = sum(heights[k] for k in group) / len(group)
+            made = [mean - _HAIR * k if k in group else height for k, height in enumerate(made)]
+            group = []
+    return made
 
 
 def apart(heights: Sequence[float], least: float) -> list[float]:

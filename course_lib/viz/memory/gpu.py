@@ -28,8 +28,10 @@ _BESIDE = 22.0  # from the chart to the sums
 _MOST_ROWS = 8
 _CLEAR = 11.0  # above and below the middle of a name, where no line passes
 _BEFORE = 15.0  # from a bar up to what it was before
+_SEEN = 2.5  # narrower than this in every bar, a part's hue finds no entry of the key
 
 Unit = Literal["GiB", "GB"]
+_Parts = Mapping[tuple[str, ...], tuple[str, str]]  # fields of GpuMemory that are drawn as one -> words, hue
 
 
 @dataclass(frozen=True)
@@ -65,21 +67,21 @@ def plot_gpu_memory(
     """
     _check_rows(rows)
     scale = _Scale(unit)
-    held = {part for part in MEMORY_PARTS if any(getattr(memory, part) for memory in rows.values())}
-    key = [Entry(words, [hue]) for part, (words, hue) in MEMORY_PARTS.items() if part in held]
+    longest = max(device.memory_bytes(), *(memory.total for memory in rows.values()))
+    axis = Axis(_LEFT, _RIGHT, scale.of(reach_bytes or 1.03 * longest))
+    parts = _parts(rows.values(), axis, scale)
+    key = [Entry(words, [hue]) for words, hue in parts.values()]
     subtitle = subtitle or "all parts added up: the peak of a step is at most this"
     top = _KEY + KEY_LINE * len(key_lines(key, WIDE - 2 * WIDE_EDGE)) + _ABOVE
     foot = top + _STEP * len(rows) + 4
     canvas = Canvas(foot + _AXIS, title, subtitle, width=WIDE, kinds=["formula"])
     draw_key(canvas, key, _KEY)
-    longest = max(device.memory_bytes(), *(memory.total for memory in rows.values()))
-    axis = Axis(_LEFT, _RIGHT, scale.of(reach_bytes or 1.03 * longest))
     places = map(axis.x, axis.ticks())
     ticks = [(x, start, 1.0, end - start) for x in places for start, end in _beside_names(x, top, foot, rows)]
     canvas.path(rectangles(ticks), fill=style.GRID)
     draw_axis(canvas, axis, foot + 16, unit)
     for number, memory in enumerate(rows.values()):
-        _draw_bar(canvas, axis, scale, top + number * _STEP, memory)
+        _draw_bar(canvas, axis, scale, top + number * _STEP, memory, parts)
     _draw_device(canvas, axis, scale, top, foot, device, rows)
     for number, (name, memory) in enumerate(rows.items()):
         _write_row(canvas, scale, top + number * _STEP, name, memory, device)
@@ -115,10 +117,22 @@ def _times(share: float) -> str:
     return f"{share:.3g}" if share >= 1.005 else "just over 1"
 
 
-def _draw_bar(canvas: Canvas, axis: Axis, scale: _Scale, top: float, memory: GpuMemory) -> None:
+def _parts(rows: Collection[GpuMemory], axis: Axis, scale: _Scale) -> _Parts:
+    """What a bar is made of, with words and hue: fields that are slivers in every bar are one part, the first."""
+    most = {part: max(getattr(memory, part) for memory in rows) for part in MEMORY_PARTS}
+    held = [part for part, nbytes in most.items() if nbytes]
+    slivers = tuple(part for part in held if axis.x(scale.of(most[part])) - axis.x(0) < _SEEN)
+    if len(slivers) < 2:  # a single one has a neighbour of another hue
+        slivers = ()
+    thin = ", ".join(MEMORY_PARTS[part][0] for part in slivers)
+    first = {slivers: (thin, style.INK)} if slivers else {}
+    return first | {(part,): MEMORY_PARTS[part] for part in held if part not in slivers}
+
+
+def _draw_bar(canvas: Canvas, axis: Axis, scale: _Scale, top: float, memory: GpuMemory, parts: _Parts) -> None:
     """One part after the other."""
-    parts = [(scale.of(getattr(memory, part)), hue) for part, (_, hue) in MEMORY_PARTS.items()]
-    draw_parts(canvas, axis, top + _STEP - _BAR, _BAR, parts)
+    sizes = [(scale.of(sum(getattr(memory, part) for part in fields)), hue) for fields, (_, hue) in parts.items()]
+    draw_parts(canvas, axis, top + _STEP - _BAR, _BAR, sizes)
 
 
 def _beside_names(x: float, top: float, foot: float, names: Collection[str]) -> Iterator[tuple[float, float]]:

@@ -19,6 +19,7 @@ _LEFT = style.MARGIN + 0.72
 _BROAD, _LINE = 11.0, 2.4  # points: the reference, every other run
 _LEAST = 1e-7  # what rounding in float32 makes of a loss
 _LOSS, _NORM = 2.6, 1.45  # inches: the two panels
+_ALIKE = 0.02  # of a panel's height: runs that end nearer are as good as equal, and which is lower says nothing
 _START = 0.13  # of the steps' width, left free for the multiples
 _BESIDE = 1.045  # a name begins so many widths of the chart from its left
 
@@ -156,9 +157,9 @@ def _finish(chart: Axes, curves: Curves) -> None:
 
 
 def _name(chart: Axes, curves: Curves, hues: Mapping[str, str], least: float) -> None:
-    """Each run's name at the height of its last finite value, within the chart."""
+    """Each run's name at the height of its last finite value, within the chart; of equal runs, in their order."""
     named = [Line(name, hues[name], dict(enumerate(values))) for name, values in curves.items()]
-    name_ends(chart, named, least=least)
+    name_ends(chart, named, least=least, alike=_ALIKE)
 
 
 def _write_multiples(panel: Axes, norms: Curves, hues: Mapping[str, str]) -> None:
