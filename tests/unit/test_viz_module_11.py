@@ -1,12 +1,16 @@
-"""The pictures of module 11: attention's walk over its tiles, and 16 levels under a bell."""
+"""The pictures of module 11: attention's walk over its tiles, 16 levels under a bell, what backward needs of a map."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
+import torch
+from torch import nn
 
 from course_lib import viz
+from course_lib.gauges.allocated import saved_bytes
+from course_lib.savers.lora import LoRALinear
 from course_lib.savers.nf4 import nf4_levels
 from course_lib.viz.ink import style
 from tests.unit.moving_svg import Film, drawn_texts, flaws
@@ -50,9 +54,24 @@ def test_the_fullest_and_emptiest_levels_are_those_of_a_normal_distribution():
     assert picture.kinds == ("formula",)
 
 
+def test_maps_keep_what_the_picture_says():
+    x = torch.randn(5, 60, requires_grad=True)
+    frozen = nn.Linear(60, 40, bias=False).requires_grad_(False)
+    with_adapter = LoRALinear(frozen, rank=3, scale=1.0)
+    kept = [saved_bytes(one, lambda one=one: one(x)) for one in (nn.Linear(60, 40, bias=False), frozen, with_adapter)]
+    assert kept == [4 * 5 * 60, 0, 4 * 5 * (60 + 3)]
+    picture = viz.plot_frozen(60, rank=3, tokens=5)
+    texts = words_of(picture)
+    assert {"keeps x, 600 B", "keeps nothing", "keeps x, 600 B,", "and a, 30 B"} <= {*texts}  # half of 4 bytes a number
+    fills = [part.element.get("fill") for part in Film(picture.svg).parts("rect")]
+    assert fills.count(style.COMPUTE["forward"]) == 3 + 1  # x twice, a, and the key
+    assert picture.kinds == ("formula",)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: viz.plot_frozen(rank=0), "plot_frozen: inputs=4096, rank=0, tokens=2048; a map has .*; give each at"),
         (lambda: viz.plot_tiles(100, 33), "plot_tiles: sequence=100, tile=33; 1 to 12 whole tiles stand in a row; "),
         (lambda: viz.plot_tiles(26, 2), "plot_tiles: sequence=26, tile=2; 1 to 12 whole tiles stand in a row; "),
         (lambda: viz.plot_tiles(4, 2, now=3), "plot_tiles: now=3; there are 3 tiles to visit; count from 0"),

@@ -35,12 +35,13 @@ FIGURES = {
     "softmaxes": lambda: viz.plot_two_softmaxes([1.0, 2.0, 3.0], [1.0, 1.0, 2.0]),
     "experts": lambda: viz.plot_experts([[[0, 1], [0, 2]], [[0, 1], [1, 3]]], 4, ranks=2, capacity=1.0),
     "tiles": viz.plot_tiles,
+    "frozen": viz.plot_frozen,
     "levels": lambda: viz.plot_levels({"even steps": [-1.0, -0.5, 0.0, 0.5, 1.0]}),
 }
-WIDE_ONES = re.compile("museum|attention|causal|softmaxes|experts|tiles|levels")
+WIDE_ONES = re.compile("museum|attention|causal|softmaxes|experts|tiles|frozen|levels")
 WIDTHS = dict.fromkeys(filter(WIDE_ONES.match, FIGURES), WIDE)
 ONE_OF_EACH = ["ladder", "museum", "ring-4", "overlap-4", "zero-4", "schedules-4"]
-ONE_OF_EACH += ["attention-4", "causal", "softmaxes", "experts", "tiles", "levels"]
+ONE_OF_EACH += ["attention-4", "causal", "softmaxes", "experts", "tiles", "frozen", "levels"]
 
 
 @pytest.fixture(scope="module", params=FIGURES)
