@@ -11,6 +11,7 @@
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -25,10 +26,9 @@ from course_lib.costs import (
     load_model,
     recipe_memory,
 )
-from course_lib.gauges import peak_bytes, saved_bytes
+from course_lib.gauges import own_seconds, peak_bytes, saved_bytes
 from course_lib.savers import (
     ChunkedLoss,
-    LoRALinear,
     LossScaler,
     absmax_int8,
     add_ia3,
@@ -44,12 +44,14 @@ from course_lib.training import (
     Batches,
     Decoder,
     ModelConfig,
+    TrainConfig,
     Trainer,
     fully_shard,
     load_text,
     load_tokens,
     make_mesh,
     replicate,
+    tensor,
 )
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 
@@ -128,7 +130,7 @@ for name, weights in (("bfloat16", short), ("float32", precise), ("by chance", b
 #
 # **Predict.** Our model has nine layers. With groups of 1, of 3, which is $\sqrt{9}$, or of all 9: which size makes the *highest moment* of a step lowest?
 
-# %% varies="the last bytes that PyTorch allocates differ between processors"
+# %% varies="measured times, and the last bytes that PyTorch allocates"
 torch.manual_seed(0)
 DEEP = ModelConfig(
     name="deep",
@@ -152,13 +154,14 @@ def train_step(model):
     model.zero_grad()
 
 
-peaks = {}
+peaks, seconds = {}, {}
 for group in (0, 1, 3, 9):
     model = Decoder(DEEP)
     if group:
         checkpoint_layers(model.layers, group=group)
     train_step(model)
     peaks[group] = peak_bytes(partial(train_step, model))
+    seconds[group] = own_seconds(partial(train_step, model))
 predict(
     "layers in a group",
     guess=None,
@@ -166,14 +169,15 @@ predict(
     think="how many inputs are kept, and what is there at once while a group is recomputed",
 )
 for group, peak in peaks.items():
-    print(f"{f'groups of {group}' if group else 'nothing recomputed':20} {peak / 1e6:5.1f} MB at most")
+    name = f"groups of {group}" if group else "nothing recomputed"
+    print(f"{name:20} {peak / 1e6:5.1f} MB at most, {seconds[group] / seconds[0]:.2f} times as long")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
 # Count in inputs. With groups of $n$ layers, $9/n$ inputs are kept. While a group is recomputed, everything that its $n$ layers keep is there again, 21 inputs each. For groups of one that makes 9 + 21, for groups of three 3 + 63.
 #
-# The last line is the nicest. With one group of all layers hardly anything is kept when forward ends. But then backward runs the whole model again, and everything is there at once. It saves nothing and pays in full. The paper's root is right for layers that keep about as much as their input.
+# The last line is the nicest. With one group of all layers hardly anything is kept when forward ends. But then backward runs the whole model again, and everything is there at once. It saves nothing and pays in full: in layers as small as these, a second forward takes more than a third. The paper's root is right for layers that keep about as much as their input.
 #
 # </details>
 #
@@ -203,7 +207,7 @@ viz.plot_tiles(sequence=2048, tile=512)
 #
 # Backward needs the softmax's weights again. It makes them a second time, tile by tile, from queries, keys and the sum that forward has kept. That is recomputation inside attention, and it is called **flash attention**.
 
-# %% varies="what PyTorch allocates while it computes differs between processors"
+# %% varies="measured times, and what PyTorch allocates while it computes"
 from course_lib.savers.tiled_attention import tiled_attention
 
 q, k, v = (torch.randn(1, 4, 1024, 32, requires_grad=True) for _ in range(3))
@@ -212,13 +216,22 @@ ways = {
     "in tiles": tiled_attention,
     "PyTorch's kernel": partial(F.scaled_dot_product_attention, is_causal=True),
 }
+times = {}
 right = torch.autograd.grad(attention_with_scores(q, k, v).square().sum(), (q, k, v))
 for name, attention in ways.items():
     found = torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v))
     equal = all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, right, strict=True))
-    kept = saved_bytes(torch.nn.Module(), partial(attention, q, k, v))
-    peak = peak_bytes(lambda way=attention: torch.autograd.grad(way(q, k, v).square().sum(), (q, k, v)))
-    print(f"{name:17} gradients equal: {equal}, keeps {kept / 1e6:5.1f} MB, at most {peak / 1e6:5.1f} MB")
+
+    def both(way=attention):
+        return torch.autograd.grad(way(q, k, v).square().sum(), (q, k, v))
+
+    kept, peak = saved_bytes(torch.nn.Module(), partial(attention, q, k, v)), peak_bytes(both)
+    times[name] = own_seconds(both)
+    print(
+        f"{name:17} gradients equal: {equal}, keeps {kept / 1e6:5.1f} MB, at most {peak / 1e6:5.1f} MB,",
+        end=" ",
+    )
+    print(f"{times[name] / times['all scores']:.2f} times as long")
 
 # %% [markdown]
 # All three have the same gradients. But scores grow with the square of the sequence, and what the tiles keep grows with the sequence, so with twice as many tokens the first line quadruples and the others double.
@@ -254,7 +267,7 @@ predict(
 #
 # The way out is the same as before, because a loss is a sum over tokens. Take some tokens, make their logits, find their loss, and forget the logits. Backward makes them once more. This is a **chunked loss**.
 
-# %% varies="what PyTorch allocates while it computes differs between processors"
+# %% varies="measured times, and what PyTorch allocates while it computes"
 hidden, words = torch.randn(1, 512, 64, requires_grad=True), torch.randint(8192, (1, 512))
 head = torch.nn.Linear(64, 8192, bias=False)
 summed = partial(F.cross_entropy, reduction="sum")
@@ -265,11 +278,17 @@ losses = {
 }
 gradients = {name: torch.autograd.grad(loss(), hidden)[0] for name, loss in losses.items()}
 print("gradients equal:", torch.allclose(*gradients.values(), atol=1e-4))
+bill["and the loss in 16 pieces"] = recipe_memory(LLAMA, Recipe(recompute=True, pieces=16), sequence=2048)
+before, after = (bill[name].total / GB for name in ("layers recomputed", "and the loss in 16 pieces"))
+print(f"our bill: {before:.1f} GB with the loss as a whole, {after:.1f} GB in pieces")
 for name, loss in losses.items():
-    peak = peak_bytes(
-        lambda loss=loss: torch.autograd.grad(loss(), (hidden, head.weight), allow_unused=True)
-    )
-    print(f"{name:13} at most {peak / 1e6:5.1f} MB")
+
+    def both(loss=loss):
+        return torch.autograd.grad(loss(), (hidden, head.weight), allow_unused=True)
+
+    times[name] = own_seconds(both)
+    peak, ratio = peak_bytes(both), times[name] / times["whole"]
+    print(f"{name:13} at most {peak / 1e6:5.1f} MB, {ratio:.2f} times as long")
 
 # %% [markdown]
 # > **To keep.** When layers are recomputed the loss is the largest part. A loss is a sum over tokens, so its logits need never be whole.
@@ -315,21 +334,7 @@ print(
 # %% [markdown]
 # **Predict** two things. On the 8B such adapters are half a percent of all parameters. Of the *activations* of full training, which share does this small model keep for backward now? And how many times as long as with full training do forward and backward take?
 
-
 # %% varies="measured times"
-from time import thread_time
-
-
-def least_seconds(model, repeats=6):
-    """The least of this thread's own seconds, which other programs on the machine do not change much."""
-    took = []
-    for _ in range(repeats):
-        begin = thread_time()
-        loss_on(model).backward()
-        took.append(thread_time() - begin)
-    return min(took)
-
-
 everything = saved_bytes(whole, partial(loss_on, whole))
 predict(
     "share of the activations",
@@ -341,7 +346,7 @@ predict(
 predict(
     "times as long",
     guess=None,
-    answer=round(least_seconds(with_lora) / least_seconds(whole), 2),
+    answer=round(own_seconds(partial(train_step, with_lora)) / own_seconds(partial(train_step, whole)), 2),
     tolerance=0.15,
     think="what a frozen matrix no longer computes, and what stands beside it instead",
 )
@@ -349,13 +354,25 @@ predict(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Hardly any activation is saved! To reach the adapters of the first layer, the gradient has to pass all layers above it, and for that backward needs what it always needed. A frozen matrix by itself could do without its input. But $A$ reads the same input, and $A$ is trained. What is saved is a copy that frozen norms do not need; a GPU's norms keep no such copy, so there the share is 1.00.
+# Hardly any activation is saved! To reach the adapters of the first layer, the gradient has to pass all layers above it, and for that backward needs what it always needed. What is saved is a copy that frozen norms do not need; a GPU's norms keep no such copy, so there the share is 1.00.
 #
 # And time? Each matrix has three products: one forward, one for the gradient of its input, one for its own. A frozen one does without the third, so by the formula two thirds are left. But each adapter brings six small products. In a small model starting them takes longer than what was saved. In the 8B matrices are a thousand times as large, and the formula comes closer.
 #
 # </details>
 #
-# So LoRA saves neither activations nor, in small models, time. It saves what lasts: on the 8B, with all savers so far, 17.7 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True, pieces=16, adapters=Adapters(rank=16)), sequence=2048).total / GB --> are left of our bar. It fits!
+# Why can a frozen matrix not forget its input? Look at one with and without an adapter.
+
+# %%
+lora = Adapters(rank=16)
+bill["and LoRA"] = recipe_memory(LLAMA, Recipe(recompute=True, pieces=16, adapters=lora), sequence=2048)
+before, after = (bill[name].total / GB for name in ("and the loss in 16 pieces", "and LoRA"))
+print(f"our bill: {before:.1f} GB without adapters, {after:.1f} GB with them")
+viz.plot_frozen()
+
+# %% [markdown]
+# In the second row nobody asks for the gradient of $W$, so $x$ may go. Still the gradient passes $W$ on its way down, and needs $W$ itself. In the third row $A$ reads the same $x$, and $A$ is trained: $x$ is back.
+#
+# So LoRA saves neither activations nor, in small models, time. It saves what lasts: our bar fits!
 #
 # > **To keep.** LoRA takes 14 of every 16 bytes<!-- =16 --> of nearly every parameter, and leaves the activations as they are.
 
@@ -400,33 +417,21 @@ for name, code in {
 }.items():
     off = [(code(x).decode() - x).norm() / x.norm() for x in (weight, outlier)]
     print(f"{name:24} {off[0]:9.1%} {off[1]:14.1%}")
-
-# %% [markdown]
-# With one scale the **outlier** makes every step twenty times as long, and a million weights pay for it: eight bits are worse than 4. In blocks it spoils its own block and no other. Real models have such outliers.
-#
-# The last line has only four bits. Sixteen levels are few, so it matters where they lie. Trained weights look much like a normal distribution, with most of them near 0.
-
-# %%
 even = [step / 7.5 - 1 for step in range(16)]
 viz.plot_levels({"even steps": even, "NF4": nf4_levels().tolist()})
 
 # %% [markdown]
-# A stripe holds the weights that become the same level. With even steps the stripes in the middle are crowded, and the outermost levels are hardly used. Below, the levels lie at *quantiles*, so that they are used more evenly, and one is exactly 0. The format is called **NF4**.
+# With one scale the **outlier** makes every step twenty times as long, and a million weights pay for it: eight bits are worse than 4. In blocks it spoils its own block and no other. Real models have such outliers.
 #
-# Half a bit a weight for scales is much, beside four. So the scales are quantised as well: that is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 --> instead of 4.5 bits<!-- =8 * nf4_bytes(2**24, double=False) / 2**24 -->.
+# The last line has only four bits, and there it matters where the sixteen levels lie. In the picture a stripe holds the weights that become the same level. With even steps the middle is crowded. Below, the levels lie at *quantiles*, so that they are used more evenly, and one is exactly 0. This format is called **NF4**. Its scales are quantised as well: that is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 -->.
 #
 # A layer turns its codes back into bfloat16 where it uses them, forward and backward, and forgets the result each time. LoRA on frozen weights in NF4 is **QLoRA**.
 #
 # > **To keep.** Frozen weights need few bits, and they need them in blocks: an outlier spoils whatever shares its scale.
 
 # %%
-lora = Adapters(rank=16)
-steps = {
-    "and the loss in 16 pieces": Recipe(recompute=True, pieces=16),
-    "and LoRA": Recipe(recompute=True, pieces=16, adapters=lora),
-    "and frozen weights in NF4: QLoRA": Recipe(recompute=True, pieces=16, adapters=lora, nf4=True),
-}
-bill |= {name: recipe_memory(LLAMA, recipe, sequence=2048) for name, recipe in steps.items()}
+qlora = Recipe(recompute=True, pieces=16, adapters=lora, nf4=True)
+bill["and frozen weights in NF4: QLoRA"] = recipe_memory(LLAMA, qlora, sequence=2048)
 draw(bill)
 
 # %% [markdown]
@@ -435,7 +440,6 @@ draw(bill)
 # From 141 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=2048).total / GB --> to 7.4 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True, pieces=16, adapters=Adapters(rank=16), nf4=True), sequence=2048).total / GB -->, on the same card. Let us use the free two thirds for a sequence 16 times as long.
 
 # %%
-qlora = Recipe(recompute=True, pieces=16, adapters=lora, nf4=True)
 steps = {
     "QLoRA alone": Recipe(adapters=lora, nf4=True),
     "and layers recomputed": Recipe(adapters=lora, nf4=True, recompute=True),
@@ -603,6 +607,52 @@ score()
 #
 # Each part below stands alone, and you can skip all of them.
 #
+# ## One saver after another, in one training
+#
+# A small model has read Shakespeare for a while, and shall now learn Python, from a file of PyTorch's own. We train it nine times with the same rows, and in all runs but the first one saver is on. Four of them compute in sixteen bits: **autocast** keeps the weights in float32 and shortens what goes into a product, a **policy** shortens the weights and keeps a master copy of each, and *pure* bfloat16 has none, rounded to the nearest number or by chance.
+
+# %% varies="measured times, and rounding that differs between processors"
+from pathlib import Path
+
+from course_lib.gauges import plain_run
+from course_lib.savers import AdamW8bit
+
+torch.manual_seed(0)
+tuned, rows_of = Decoder(replace(SMALL, vocab_size=512)), partial(Batches, batch_size=4, sequence=64)
+plain_run(tuned, rows_of(text=tokens), steps=60, rate=3e-3)  # Shakespeare
+python = rows_of(text=tokenizer.encode(Path(F.__file__).read_bytes()))
+recomputed, RATE = deepcopy(tuned), 1e-4
+checkpoint_layers(recomputed.layers)
+runs = {
+    "full, in float32": (deepcopy(tuned), {}),
+    "autocast": (deepcopy(tuned), {"autocast": True}),
+    "policy, with master copies": (deepcopy(tuned).bfloat16(), {"rounding": "master"}),
+    "pure bfloat16": (deepcopy(tuned).bfloat16(), {}),
+    "rounded by chance": (deepcopy(tuned).bfloat16(), {"rounding": "stochastic"}),
+    "Adam in 8 bits": (deepcopy(tuned), {"optimizer": AdamW8bit}),
+    "layers recomputed": (recomputed, {}),
+    "LoRA": (add_lora(deepcopy(tuned), rank=8), {"rate": 10 * RATE}),
+    "QLoRA": (add_lora(quantise(deepcopy(tuned)), rank=8), {"rate": 10 * RATE}),
+}
+found = {
+    name: plain_run(model, python, steps=40, **{"rate": RATE, **how})
+    for name, (model, how) in runs.items()
+}
+print(f"{'':26}     lasts      waits   times as long   loss of the last ten")
+for name, run in found.items():
+    ratio, end = run.seconds / found["full, in float32"].seconds, sum(run.losses[-10:]) / 10
+    print(f"{name:26} {run.lasting_bytes / 1e6:6.2f} MB  {run.waiting_bytes / 1e6:6.2f} MB", end="")
+    print(f" {ratio:13.2f} {end:15.3f}")
+same = found["layers recomputed"].losses == found["full, in float32"].losses
+print("with and without recomputation the losses are equal, bit by bit:", same)
+shown = ("full, in float32", "layers recomputed", "pure bfloat16", "Adam in 8 bits", "LoRA", "QLoRA")
+viz.plot_loss_curves({name: found[name].losses for name in shown}, title="One saver after another")
+
+# %% [markdown]
+# Compare the first three rows: autocast and the policy change what waits, and not one byte of what lasts. The policy shortens more, because autocast leaves the norms in float32 and keeps a short copy of each weight. Pure bfloat16 halves what lasts, and its loss stays behind, for small updates are rounded away. Rounded by chance the loss is back, with 4 bytes<!-- =4 --> a parameter fewer than with a master copy.
+#
+# So five savers cannot be told from full training by their loss, and recomputed layers not in a single digit. LoRA learns less in these forty steps, although its learning rate is ten times as large, and QLoRA as much as LoRA: four bits cost no loss here. What they cost is seconds, like Adam in 8 bits, which on a CPU encodes and decodes its averages in each step.
+#
 # ## Guidelines, checked
 #
 # Practical guides for fine-tuning give advice like that in the table. Whether it holds depends on the model and on the sequence, so the cell computes what each saver takes off the bill of three Llamas.
@@ -662,23 +712,26 @@ for name, model in variants.items():
 # %% [markdown]
 # Where an adapter sits decides, and not how small it is. (IA)³ trains least and keeps nearly all. Freezing *lower* layers saves what no adapter does, because the gradient need not go there.
 #
-# ## Merging
+# ## Adapters where ranks share matrices
 #
-# After training you may add $s\,BA$ to $W$, and the adapter costs nothing any more. This is called **merging**. But remember the weights that stood still. If $W$ lies in bfloat16, an update is rounded when it is merged. Let us see how much of it survives, where the update is a few thousandths of the weight.
+# Where tensor parallelism gives each rank some *columns* of the output, $B$ is cut as $W$ is, and every rank has all of $A$. Where it cuts the input, $A$ is cut and $B$ is whole. So the sum over the ranks that is missing lies between the two, where a token has only $r$ numbers.
+
 
 # %%
-torch.manual_seed(0)
-layer = LoRALinear(torch.nn.Linear(256, 256, bias=False), rank=8, scale=1.0)
-torch.nn.init.normal_(layer.B, std=0.001)
-update = layer.scale * layer.B @ layer.A
-for dtype in (torch.float32, torch.bfloat16):
-    before = layer.base.weight.to(dtype)
-    arrived = (before + update.to(dtype)).float() - before.float()
-    lost, stay = (arrived - update).norm() / update.norm(), (arrived == 0).float().mean()
-    print(f"{str(dtype):14} {lost.item():4.0%} of the update is lost, {stay:.0%} of the weights stay")
+def cut_adapter():
+    model = add_lora(Decoder(TINY), rank=4)
+    trainer = Trainer(model, TrainConfig(), mesh=make_mesh(tp=2), apply=(tensor(),))
+    return {name: tuple(x.shape) for name, x in trainer.local.parameters.items() if name[-1] in "AB"}
+
+
+whole_shapes = {name: tuple(x.shape) for name, x in add_lora(Decoder(TINY), rank=4).named_parameters()}
+shapes = run_ranks(cut_adapter, 2)[0]
+for name in ("attention.q_proj.A", "attention.q_proj.B", "attention.o_proj.A", "attention.o_proj.B"):
+    name = f"layers.0.{name}"
+    print(f"{name:27} {whole_shapes[name]!s:8} on each of two ranks: {shapes[name]}")
 
 # %% [markdown]
-# In bfloat16 a large part of what was learnt never arrives. So keep the adapter beside its matrix, or merge in float32 and measure before you round.
+# Queries are cut by columns, so the half of $B$ that a rank has makes its half of the output, and in backward the gradients of the $r$ numbers are added up. The output matrix is cut by its input, so there the $r$ numbers themselves are added up, forward. No gradient of $A$ or $B$ is sent, unless ranks share positions as well, and whoever forgets that has a bug of our museum.
 #
 # ## Loss scaling
 #
@@ -703,25 +756,6 @@ for rank, (without, with_group) in enumerate(run_ranks(one_overflows, 2)):
 # %% [markdown]
 # If each rank asks only itself, one makes the step and the other does not, and from then on they hold parts of two different models. One all-reduce of a single number mends it. PyTorch's `GradScaler` does not make it under DDP with cut matrices.
 #
-# ## Random numbers, twice
-#
-# A layer with dropout draws random numbers. If it draws new ones when it is recomputed, its gradients belong to a forward that never was, and nothing says so. So whoever recomputes must put the random state back, as `checkpoint_layers` does and PyTorch's `checkpoint` too, unless `preserve_rng_state=False`.
-
-# %%
-torch.manual_seed(0)
-part = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.3), torch.nn.Linear(64, 64))
-rows = torch.randn(32, 64)
-found = {}
-for name in ("kept", "recomputed"):
-    copy = deepcopy(part)
-    if name == "recomputed":
-        checkpoint_layers([copy])
-    torch.manual_seed(1)
-    copy(rows).square().sum().backward()
-    found[name] = copy[0].weight.grad
-print("gradients equal, bit by bit:", torch.equal(found["kept"], found["recomputed"]))
-
-# %% [markdown]
 # ## When attention leaves its kernel
 #
 # `scaled_dot_product_attention` chooses a kernel for itself. For some arguments there is none, and then it makes all scores and says nothing.
@@ -736,6 +770,10 @@ for call in attention_calls(heads=4, sequence=512, head_size=32):
 # Look at the last lines. A little dropout, or a mask that is learnt, brings the scores back.
 #
 # ## What else is there
+#
+# **Merging**: after training you may add $s\,BA$ to $W$, and the adapter costs nothing any more. But if $W$ lies in bfloat16, an update of a few thousandths is rounded when it is merged, as our weights were at the beginning. Keep the adapter beside its matrix, or merge in float32; in exercise 11.6 you measure what is lost.
+#
+# **Dropout under recomputation**: a layer that draws new random numbers when it is recomputed has gradients of a forward that never was, and nothing says so. `checkpoint_layers` puts the random state back, and so does PyTorch's `checkpoint`, unless `preserve_rng_state=False`. In exercise 11.3 you write it.
 #
 # **Selective checkpointing** keeps what took long to compute and recomputes the rest: `checkpoint_layers(…, keep="matmuls")`. On a GPU that is a good compromise.
 #
