@@ -11,7 +11,6 @@
 # Setup: run this cell first; it takes some seconds to load what this page needs
 # %load_ext course_lib
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -612,6 +611,7 @@ score()
 # A small model has read Shakespeare for a while, and shall now learn Python, from a file of PyTorch's own. We train it nine times with the same rows, and in all runs but the first one saver is on. Four of them compute in sixteen bits: **autocast** keeps the weights in float32 and shortens what goes into a product, a **policy** shortens the weights and keeps a master copy of each, and *pure* bfloat16 has none, rounded to the nearest number or by chance.
 
 # %% varies="measured times, and rounding that differs between processors"
+from dataclasses import replace
 from pathlib import Path
 
 from course_lib.gauges import plain_run
@@ -677,7 +677,7 @@ for name, (before, after) in savers.items():
 # %% [markdown]
 # | guideline | verdict | because |
 # | --- | --- | --- |
-# | use sixteen bits by default | holds for bfloat16 | it is faster and halves activations; float16 needs loss scaling |
+# | use sixteen bits by default | holds for bfloat16 | GPUs multiply it faster, and up to half of the activations go; float16 needs loss scaling |
 # | sixteen bits halve the memory | refuted | of the states not a byte goes: 16 stay 16 |
 # | use flash attention if the GPU supports it | holds, always | it needs no GPU; it needs calls without dropout |
 # | use gradient checkpointing for large models | holds if sequences are long | at 2,048 tokens it saves little of an 8B, at 32,768 half |
@@ -754,7 +754,7 @@ for rank, (without, with_group) in enumerate(run_ranks(one_overflows, 2)):
     print(f"rank {rank}: asks nobody: {without:15} asks the others: {with_group}")
 
 # %% [markdown]
-# If each rank asks only itself, one makes the step and the other does not, and from then on they hold parts of two different models. One all-reduce of a single number mends it. PyTorch's `GradScaler` does not make it under DDP with cut matrices.
+# If each rank asks only itself, one makes the step and the other does not, and from then on they hold parts of two different models. One all-reduce of a single number mends it. PyTorch's `GradScaler` makes it under FSDP, and not where you cut matrices yourself.
 #
 # ## When attention leaves its kernel
 #
@@ -771,7 +771,7 @@ for call in attention_calls(heads=4, sequence=512, head_size=32):
 #
 # ## What else is there
 #
-# **Merging**: after training you may add $s\,BA$ to $W$, and the adapter costs nothing any more. But if $W$ lies in bfloat16, an update of a few thousandths is rounded when it is merged, as our weights were at the beginning. Keep the adapter beside its matrix, or merge in float32; in exercise 11.6 you measure what is lost.
+# **The end of an adapter**: after training you may add $s\,BA$ to $W$, and the adapter costs nothing any more. This is called **merging**. But if $W$ lies in bfloat16, an update of a few thousandths is rounded when it is merged, as our weights were at the beginning. Keep the adapter beside its matrix, or merge in float32; in exercise 11.6 you measure what is lost.
 #
 # **Dropout under recomputation**: a layer that draws new random numbers when it is recomputed has gradients of a forward that never was, and nothing says so. `checkpoint_layers` puts the random state back, and so does PyTorch's `checkpoint`, unless `preserve_rng_state=False`. In exercise 11.3 you write it.
 #
