@@ -232,7 +232,7 @@ WRONG["11.7", "steps"] = {
     "all blocks have one scale": {LARGEST: "rows.abs().max().expand(len(rows))"},
     "first at number 0: 67 there, and 16 right": {LARGEST: "rows.amax(1).abs()"},
     "steps are cut off towards zero": {"shares.round()": "shares.trunc()"},
-    "the largest number becomes 128": {"/ 127": "/ 128", "shares.round()": "shares.round().clamp(-128, 127)"},
+    "the largest size is divided by 128": {"/ 127": "/ 128", "shares.round()": "shares.round().clamp(-128, 127)"},
     "the bounds are exactly 4.0 x": {"scales / 2": "scales * 2"},
     "the scales have shape (3, 1), and (3,) is right": {GIVEN_BACK: "return steps, scales.unsqueeze(-1), scales / 2"},
     "the steps are wrong at": {"shares.round()": "-shares.round()"},

@@ -137,8 +137,8 @@ def _judge(given: _Sequence, seen: _Seen) -> str | None:
 
 
 _NAN = (
-    "does exp get a large number, or is -inf subtracted from -inf? Before the first tile a query has seen nothing, and "
-    "of a tile that lies in its future it sees nothing either"
+    "does exp get a large number, or is -inf subtracted from -inf? Before the first tile a query has seen nothing, of "
+    "a tile that lies in its future it sees nothing, and a mask without a query's own position leaves query 0 no key"
 )
 
 

@@ -137,7 +137,7 @@ _SLIPS: Slips = {
     "the scale comes from the distance between the largest and the smallest number. Asked is the largest size": (
         _way("spread")
     ),
-    "the largest number becomes 128, and int8 ends at 127": _way("128"),
+    "the largest size is divided by 128, and int8 ends at 127": _way("128"),
     "255 steps are for both signs together. From 0 to the largest there are 127": _way("255"),
     "steps are rounded down, and the nearest one is right": _way("floor"),
     "steps are cut off towards zero, and the nearest one is right": _way("trunc"),
