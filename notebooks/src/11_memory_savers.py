@@ -116,12 +116,12 @@ for name, weights in (("bfloat16", short), ("float32", precise), ("by chance", b
 #
 # The third line shows a way out. **Stochastic rounding** goes up or down by chance, more often to the nearer side. An update of an eighth of the gap moves one weight in eight, so on average nothing is lost, and the master copy can go.
 #
-# > **To keep.** Mixed precision saves time and up to half of the activations, and nothing of the states: 16 bytes<!-- =16 --> stay 16, because short weights need a long copy.
+# > **To keep.** Mixed precision saves up to half of the activations, and on GPUs time, but nothing of the states: 16 bytes<!-- =16 --> stay 16, because short weights need a long copy.
 
 # %% [markdown]
 # ## Compute twice
 #
-# On to what is kept for backward. A layer keeps its input, and much that it made of it: queries, keys and values, what the norms read, and four large tensors of the feed-forward block. In our Llama that is about 21 times as much as the input alone.
+# On to what is kept for backward. A layer keeps its input, and much that it made of it: queries, keys and values, what the norms read, and four large tensors of the feed-forward block. In our Llama that is about 21 times as much as the input alone, and in the small model below 20 times.
 #
 # All of it follows from the input. So keep that, forget the rest, and when backward comes to this layer run its forward once more. You know it from lesson 01 as activation checkpointing. A step of three parts, one forward and a backward of two, becomes one of four.
 #
@@ -174,9 +174,9 @@ for group, peak in peaks.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Count in inputs. With groups of $n$ layers, $9/n$ inputs are kept. While a group is recomputed, everything that its $n$ layers keep is there again, 21 inputs each. For groups of one that makes 9 + 21, for groups of three 3 + 63.
+# Count in inputs. With groups of $n$ layers, $9/n$ inputs are kept. While a group is recomputed, everything that its $n$ layers keep is there again, 20 inputs each. For groups of one that makes 9 + 20, for groups of three 3 + 60. What you measured is more, by the gradients of the weights.
 #
-# The last line is the nicest. With one group of all layers hardly anything is kept when forward ends. But then backward runs the whole model again, and everything is there at once. It saves nothing and pays in full: in layers as small as these, a second forward takes more than a third. The paper's root is right for layers that keep about as much as their input.
+# With one group of all layers hardly anything is kept when forward ends. But then backward runs the whole model again, and everything is there at once. It saves nothing and pays in full: in layers as small as these, a second forward takes more than a third. The paper's root is right for layers that keep about as much as their input.
 #
 # </details>
 #
@@ -235,7 +235,7 @@ for name, attention in ways.items():
 # %% [markdown]
 # All three have the same gradients. But scores grow with the square of the sequence, and what the tiles keep grows with the sequence, so with twice as many tokens the first line quadruples and the others double.
 #
-# No digit and no freedom is lost, and with a kernel of its own no time either. You have used PyTorch's since lesson 04, so our bill never had this line.
+# No digit and no freedom is lost, and with a kernel of its own no time either. You have used PyTorch's since lesson 01, so our bill never had this line.
 #
 # > **To keep.** Scores are kept by habit. Attention in tiles needs them one tile at a time, forward and backward.
 
@@ -290,6 +290,8 @@ for name, loss in losses.items():
     print(f"{name:13} at most {peak / 1e6:5.1f} MB, {ratio:.2f} times as long")
 
 # %% [markdown]
+# Sixteen pieces take a sixteenth of the memory, and a fourth product of the head. A bill of 2,048 tokens hardly notices.
+#
 # > **To keep.** When layers are recomputed the loss is the largest part. A loss is a sum over tokens, so its logits need never be whole.
 
 # %% [markdown]
@@ -297,13 +299,13 @@ for name, loss in losses.items():
 #
 # So much for backward. What lasts is still five times too long, and neither digits nor time helped. We have to pay with freedom.
 #
-# A weight that is *trained* takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter -->, and a frozen one takes 2. You could train the last layers alone, which saves a lot, and *Going deeper* measures it. But what you want to teach may not sit there. Can we change every layer, and yet train little?
+# A weight that is *trained* takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter -->, and a frozen one takes 2. You could train the last layers alone, but what you want to teach may not sit there. Can we change every layer, and yet train little?
 #
 # Take one matrix $W$, 4,096 by 4,096, and freeze it. The change that you would train has the same size. But ask for a change that is a product of two narrow matrices: $A$ with 16 rows, which reads the input, and $B$ with 16 columns, which writes to the output.
 #
 # $$y = W x + s\, B A x$$
 #
-# Both together have less than a hundredth of the numbers. This is **LoRA**, *low-rank adaptation*. $A$ and $B$ are an **adapter**, and 16 is its *rank*, a word which here has nothing to do with processes.
+# Both together have less than a hundredth of the numbers. This is **LoRA**, *low-rank adaptation*. $A$ and $B$ are an **adapter**, and 16 is its *rank*, which here has nothing to do with processes.
 #
 # The model is good as it is, so at first the adapter must change nothing, and $BA$ has to be 0. Could both begin at 0? Then nothing would ever move, because the gradient of $B$ contains $A$, and that of $A$ contains $B$. So $B$ is born 0, and $A$ random.
 
@@ -420,7 +422,7 @@ even = [step / 7.5 - 1 for step in range(16)]
 viz.plot_levels({"even steps": even, "NF4": nf4_levels().tolist()})
 
 # %% [markdown]
-# With one scale the **outlier** makes every step twenty times as long, and a million weights pay for it: eight bits are worse than 4. In blocks it spoils its own block and no other. Real models have such outliers.
+# With one scale the **outlier** makes every step twenty times as long, and a million weights pay for it: eight bits are worse than 4. In blocks it spoils its own block and no other.
 #
 # The last line has only four bits, and there it matters where the sixteen levels lie. In the picture a stripe holds the weights that become the same level. With even steps the middle is crowded. Below, the levels lie at *quantiles*, so that they are used more evenly, and one is exactly 0. This format is called **NF4**. Its scales are quantised as well: that is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 -->.
 #
@@ -453,7 +455,7 @@ draw(
 # %% [markdown]
 # QLoRA alone does not help here, because activations are nearly everything. Recomputation takes them away, and the loss is left as the longest part. In pieces it is gone, and the third bar fits.
 #
-# The last bar says what cannot be refused. Whoever trains *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. These bytes can only lie somewhere else. With FSDP each of eight such cards would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them, and so lesson 06 comes back.
+# The last bar says what cannot be refused. Whoever trains *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. With FSDP each of eight such cards would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them, and so lesson 06 comes back.
 #
 # > **To keep.** Savers remove different bytes, so they add up. What must be trained must be kept, and only ranks can share that.
 
@@ -524,7 +526,7 @@ subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %% [markdown]
-# Both losses fall. Suppose that one of the two runs has an adapter of its own on each rank, and nobody averages its gradients. On which rung would you look for it, if all outputs are right? Let the ladder speak of both.
+# Both losses fall. Suppose that one of the two runs has an adapter of its own on each rank, and nobody averages its gradients. On which rung would you look for it, if all outputs are right?
 
 # %%
 from textwrap import fill
@@ -544,7 +546,7 @@ for run, error in falls.items():
 # %% [markdown]
 # $B$ is born 0 on every rank, so it does not matter which $A$ stands behind it, and every output is right. The gradients of $B$ are the first thing that differs.
 #
-# How does one come to this? The model was shared out first, and the adapters came [afterwards](https://github.com/huggingface/transformers/pull/48792), so nobody told the ranks of them. Each trains one on a quarter of the rows, and rank 0 saves its own.
+# The model was shared out first, and the adapters came [afterwards](https://github.com/huggingface/transformers/pull/48792), so nobody told the ranks of them. Each trains one on a quarter of the rows, and rank 0 saves its own.
 #
 # > **To keep.** Add adapters before you share out the model, and look at gradients: with $B = 0$ every output is right.
 
@@ -579,7 +581,7 @@ for run, error in falls.items():
 #
 # ## The file behind this lesson
 #
-# [`course_lib/savers/lora.py`](../course_lib/savers/lora.py), about 80 lines, is the adapter that you have just proven. What it adds is names: which maps get one, and an error if a pattern names none.
+# [`course_lib/savers/lora.py`](../course_lib/savers/lora.py), about 80 lines, is the adapter that you have just proven. What it adds is an error if a pattern names no map.
 #
 # ## What still hurts
 #
@@ -591,7 +593,7 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** the [exercises](../exercises/release/11_memory_savers.ipynb), then [lesson 12](12_on_the_cluster.ipynb) on the cluster.
+# **Next:** the [exercises](../exercises/release/11_memory_savers.ipynb), then [lesson 12](12_on_the_cluster.ipynb).
 #
 # <details><summary>1. Somebody trains in pure bfloat16, and the loss falls well for a day and then stops. What would you look at?</summary>
 # The share of weights that no longer move in a step. If it is large, the updates are rounded away: master weights, or stochastic rounding.
@@ -781,7 +783,7 @@ for call in attention_calls(heads=4, sequence=512, head_size=32):
 #
 # **The scale of an adapter** is $\alpha/r$ in the paper. For large $r$ that is too small, and $\alpha/\sqrt{r}$ holds better.
 #
-# **Averaging adapters** that each rank trained for itself repairs nothing: the product of two means is not the mean of the products.
+# **Averaging adapters** that each rank trained for itself repairs nothing: the product of two means is not the mean of the products. Two bugs of adapters in real libraries stand in [the wild wing](../wild/RESULTS.md): each rank's own, with a loss that is off by a fiftieth of a per cent, and a checkpoint that held the first rank's part alone.
 #
 # **Merging QLoRA**: an adapter was learnt beside the weights that the *codes* say. Merged onto the original weights it meets another model, and the error may be larger than what was learnt.
 #
