@@ -620,7 +620,10 @@ from course_lib.gauges import plain_run
 from course_lib.savers import AdamW8bit
 
 torch.manual_seed(0)
-tuned, rows_of = Decoder(replace(SMALL, vocab_size=512)), partial(Batches, batch_size=4, sequence=64)
+tuned, rows_of = (
+    Decoder(replace(SMALL, vocab_size=512, n_layers=2)),
+    partial(Batches, batch_size=4, sequence=64),
+)
 plain_run(tuned, rows_of(text=tokens), steps=60, rate=3e-3)  # Shakespeare
 python = rows_of(text=tokenizer.encode(Path(F.__file__).read_bytes()))
 recomputed, RATE = deepcopy(tuned), 1e-4
@@ -637,7 +640,7 @@ runs = {
     "QLoRA": (add_lora(quantise(deepcopy(tuned)), rank=8), {"rate": 10 * RATE}),
 }
 found = {
-    name: plain_run(model, python, steps=40, **{"rate": RATE, **how})
+    name: plain_run(model, python, steps=30, **{"rate": RATE, **how})
     for name, (model, how) in runs.items()
 }
 print(f"{'':26}     lasts      waits   times as long   loss of the last ten")
@@ -653,7 +656,7 @@ viz.plot_loss_curves({name: found[name].losses for name in shown}, title="One sa
 # %% [markdown]
 # Compare the first three rows: autocast and the policy change what waits, and not one byte of what lasts. The policy shortens more, because autocast leaves the norms in float32 and keeps a short copy of each weight. Pure bfloat16 halves what lasts, and its loss stays behind, for small updates are rounded away. Rounded by chance the loss is back, with 4 bytes<!-- =4 --> a parameter fewer than with a master copy.
 #
-# So five savers cannot be told from full training by their loss, and recomputed layers not in a single digit. LoRA learns less in these forty steps, although its learning rate is ten times as large, and QLoRA as much as LoRA: four bits cost no loss here. What they cost is seconds, like Adam in 8 bits, which on a CPU encodes and decodes its averages in each step.
+# So five savers cannot be told from full training by their loss, and recomputed layers not in a single digit. LoRA learns less in these thirty steps, although its learning rate is ten times as large, and QLoRA nearly as much as LoRA: four bits cost hardly any loss here. What they cost is seconds, like Adam in 8 bits, which on a CPU encodes and decodes its averages in each step.
 #
 # ## Guidelines, checked
 #
