@@ -610,7 +610,7 @@ score()
 #
 # ## One saver after another, in one training
 #
-# A small model has read Shakespeare for a while, and shall now learn Python, from a file of PyTorch's own. We train it nine times with the same rows, and in all runs but the first one saver is on. Four of them compute in sixteen bits: **autocast** keeps the weights in float32 and shortens what goes into a product, a **policy** shortens the weights and keeps a master copy of each, and *pure* bfloat16 has none, rounded to the nearest number or by chance.
+# A small model has read Shakespeare for a while, and shall now learn Python, from a file of PyTorch's own. We train it nine times with the same rows, and in every run but the first, one saver is on. Four of them compute in sixteen bits: **autocast** keeps the weights in float32 and shortens what goes into a product, a **policy** shortens the weights and keeps a master copy of each, and *pure* bfloat16 has none: its weights are rounded to the nearest number, or by chance.
 
 # %% varies="measured times, and rounding that differs between processors"
 from dataclasses import replace
@@ -656,7 +656,7 @@ viz.plot_loss_curves({name: found[name].losses for name in shown}, title="One sa
 # %% [markdown]
 # Compare the first three rows: autocast and the policy change what waits, and not one byte of what lasts. The policy shortens more, because autocast leaves the norms in float32 and keeps a short copy of each weight. Pure bfloat16 halves what lasts, and its loss stays behind, for small updates are rounded away. Rounded by chance the loss is back, with 4 bytes<!-- =4 --> a parameter fewer than with a master copy.
 #
-# So five savers cannot be told from full training by their loss, and recomputed layers not in a single digit. LoRA learns less in these thirty steps, although its learning rate is ten times as large, and QLoRA nearly as much as LoRA: four bits cost hardly any loss here. What they cost is seconds, like Adam in 8 bits, which on a CPU encodes and decodes its averages in each step.
+# So five savers cannot be told from full training by their loss, and recomputed layers not in a single digit. LoRA learns less in these thirty steps, although its learning rate is ten times as large, and QLoRA nearly as much as LoRA: four bits cost hardly any loss here. What they cost is seconds, like 8-bit Adam, which on a CPU encodes and decodes its averages in each step.
 #
 # ## Guidelines, checked
 #
