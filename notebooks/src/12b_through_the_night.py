@@ -103,7 +103,7 @@ print(re.search(r"Failures:.*", log.read_text(), re.DOTALL)[0])
 #
 # A signal that nobody listens to ends a process. Now look at the first lines of the script. The handler stands above `import torch`, because the imports take seconds, and Slurm does not wait for them: it may even send the signal a minute early. All that a handler does is to take a note. The loop looks at the notes after each step, and asks all ranks by an all-reduce, since one may have heard a step before the others. If they did not ask, some would write a checkpoint and leave, and the others would hang in their next step.
 #
-# One patience more is needed, torchrun's own. When it has passed the signal on, it waits for its ranks for 30 seconds, and then it kills them. Imports and a checkpoint may take longer, so our cells say `--shutdown-timeout=600`. Nobody waits those ten minutes: torchrun goes when its ranks have gone.
+# One patience more is needed, torchrun's own. When it has passed the signal on, it waits for its ranks for half a minute, and then it kills them. Imports and a checkpoint may take longer, so our cells say `--shutdown-timeout=600`. Nobody waits those ten minutes: torchrun goes when its ranks have gone.
 #
 # **Predict.** We start the script again, and send the signal as soon as its ranks listen, while they still import. Its first start was killed in step 26. After which step does the second start leave?
 
@@ -607,7 +607,7 @@ for row in planner.wrapping_rows(one_node, planner.olmo_wrappings(one_node.model
 #
 # ## The same lines in TensorBoard
 #
-# A run's lines are JSON, so any tool can draw them. TensorBoard wants files of its own, and ten lines write them. It is no part of this course's environment, because `pip install tensorboard` brings seven further packages, 59 MB in our trial, for curves that `watch` draws as well. Take it if your group compares runs there.
+# A run's lines are JSON, so any tool can draw them. TensorBoard wants files of its own, and ten lines write them. It is no part of this course's environment, because `pip install tensorboard` brings seven further packages, some sixty megabytes, for curves that `watch` draws as well. Take it if your group compares runs there.
 #
 # ```python
 # import json
