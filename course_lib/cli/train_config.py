@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import Override
 from course_lib import presets
 from course_lib.cli import settings, train_activations, train_context, train_experts, train_sharding
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse
+from course_lib.cli.recompute_words import read_recompute
 from course_lib.cli.train_settings import MODELS, PIPELINE, TRAIN
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.parallel.tensors.region import SequenceParallel
@@ -49,7 +50,8 @@ class TrainRun:
     parallel: ParallelConfig
     engine: str
     schedule: Schedule | None  # of a pipeline
-    recompute: bool
+    recompute: str  # a word of `recompute_words`
+    group: int  # layers that keep one input together
     sequence_parallel: SequenceParallel | None
     steps: int
     batch: int
@@ -96,6 +98,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     model, folder = _model(values)
     model.check_sequence(values["sequence"])
     train_experts.check(values, model, folder)
+    recompute, group = read_recompute(COMMAND, values["recompute"])
     train_activations.check(values, model, folder)
     return TrainRun(
         model=model,
@@ -104,6 +107,8 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
         rate=_rate(values),
         parallel=parallel,
         schedule=schedule,
+        recompute=recompute,
+        group=group,
         text=None if values["text"] is None else path_given(COMMAND, "text", values["text"]),
         out=_folder(values["out"]),
         every=_every(values["checkpoint_every"]),
@@ -111,7 +116,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
         overrides=tuple(overrides),
         **{
             name: values[name]
-            for name in ("engine", "recompute", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
+            for name in ("engine", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
         },
     )
 

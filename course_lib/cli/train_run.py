@@ -172,7 +172,7 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
 def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], object]) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1; `init` fills what a rank then has."""
     model = train_model.on_meta(run, device)
-    if run.recompute and run.engine == "torch":
+    if run.recompute != "none" and run.engine == "torch":
         torch_recompute_layers(model)
     fewer_bytes = train_activations.techniques(run.values)
     if run.ranks == 1:

@@ -8,14 +8,13 @@ from course_lib import presets
 from course_lib.cli.settings import Group, Setting
 from course_lib.config.training import Optimizer
 from course_lib.costs.comm.tensor import SequenceParallel
-from course_lib.costs.model.checkpointing import Keep
 from course_lib.schedules import SCHEDULES
 from course_lib.sequence_cut import ContextMethod, Order
 
 MODELS = (*presets.names("tiny"), *presets.names("model"))
 
 _KEPT = get_args(SequenceParallel)
-_RESULTS = get_args(Keep)
+_AGAIN = ("none", "layers", "groups:2", "selective")  # or another number
 _STRATEGIES = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD")
 _POLICIES = ("by_block", "by_block_and_size", "by_block_group", "size_based")
 
@@ -78,9 +77,7 @@ ACTIVATIONS = Group(
     "what layers keep until backward",
     (
         Setting("sequence_parallel", None, "choice", "along tp: a block's input, or a piece", "05", _KEPT, True),
-        Setting("recompute", False, "switch", "a layer's input alone; compute twice", "01", ("true", "false"), True),
-        Setting("recompute_group", 1, "positive", "layers that keep one input together", "11", free=True),
-        Setting("recompute_keep", "nothing", "choice", "results that are not computed twice", "11", _RESULTS, True),
+        Setting("recompute", "none", "other", "what layers compute twice: all, but their input", "01", _AGAIN, True),
         Setting("loss_chunks", 1, "positive", "parts of a micro-batch whose logits exist at a time", "11", free=True),
     ),
 )

@@ -22,7 +22,7 @@ LAYOUTS = {
     "ep": ["dp=3", "ep=3"],  # of 8 experts two ranks have three
     "ep, states shared": ["dp=4", "ep=2", "zero_stage=1"],
     "all five": ["pp=2", "dp=2", "ep=2", "cp=2"],
-    "cp x ep x tp": ["dp=2", "ep=2", "cp=2", "tp=2", "order=contiguous", "zero_stage=3", "recompute=true"],
+    "cp x ep x tp": ["dp=2", "ep=2", "cp=2", "tp=2", "order=contiguous", "zero_stage=3", "recompute=layers"],
 }
 
 

@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_said_with_the_flags_that_make_it_fit(capsys):
         "memory by formula: 112.9 GiB (weights 13.49 GiB, gradients 13.49 GiB, optimizer 26.98 GiB,"
     )
     assert memory.endswith(ROOMY)
-    assert ways == ["would fit with recompute=true: 66.16 GiB", "would fit with sequence=3093: 79.1 GiB"]
+    assert ways == ["would fit with recompute=layers: 66.16 GiB", "would fit with sequence=3093: 79.1 GiB"]
 
 
 def test_its_advice_can_be_followed(capsys):

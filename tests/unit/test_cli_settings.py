@@ -46,7 +46,6 @@ WITH = {  # what has a meaning only beside others
     },
     "schedule": {"*": ["pp=2"]},
     "sequence_parallel": {"*": ["tp=2"]},
-    "recompute_keep": {"*": ["recompute=true"]},
     "context": {"*": ["cp=2"]},
     "order": {"*": ["cp=2"]},
 }
@@ -181,7 +180,7 @@ def offered(shell, script, line):
         ("course train sequence", ["sequence_parallel=", "sequence="]),
         ("course train dp=2 engine=", ["own", "torch"]),
         ("course train dp=2 engine=t", ["torch"]),
-        ("course train recompute=f", ["false"]),
+        ("course train recompute=l", ["layers"]),
         ("course plan cluster=dgx_h", ["dgx_h100", "dgx_h200"]),
         ("course slurm no", ["nodes="]),
         ("course doctor tp=2 zero_", ["zero_stage="]),

@@ -165,7 +165,6 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
         (["engine=jax"], "train: engine='jax'; not a known kind; choose from own, torch"),
         (["parallel=ddp"], "train: parallel=ddp; a training run has no 'parallel'; choose from model, dp, pp, tp"),
-        (["recompute=1"], "train: recompute=1; recompute is a switch; give recompute=true or false"),
         (["dtype=float8"], "train: dtype='float8'; not a known kind; choose from float32, float64"),
         (["dp=0"], "train: dp=0; dp is positive; give dp >= 1"),
         (["pp=1.5"], "train: pp=1.5; pp is of whole numbers; write them without quotes and units"),

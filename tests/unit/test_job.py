@@ -51,7 +51,7 @@ def test_scores_logits_and_recompute_count():
     assert scores.activations - flash.activations == 32 * 5 * 4096**2 * 32
     four, eight = (gpu_memory(replace(JOB, logit_bytes=size)) for size in (4, 8))
     assert eight.head - four.head == 4 * 4096 * 128256
-    sizes = [gpu_memory(replace(JOB, recompute=way)).activations for way in ("none", "half", "full")]
+    sizes = [gpu_memory(replace(JOB, recompute=way)).activations for way in ("none", "half", "layers")]
     assert sizes == sorted(sizes, reverse=True)
 
 

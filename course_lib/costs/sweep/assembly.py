@@ -14,7 +14,14 @@ from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
 from course_lib.units import GB
 
 _PIPELINED = 6  # bytes of a number that FSDP leaves gathered beside a pipeline: the bf16 weight, its fp32 gradient
-_KEPT = {"none": 1.0, "attention": 1.0, "operators": 0.35, "half": 0.5, "full": 0.0}  # beyond a layer's input
+_KEPT = {
+    "none": 1.0,
+    "attention": 1.0,
+    "operators": 0.35,
+    "half": 0.5,
+    "layers": 0.0,
+    "selective": 0.0,
+}  # beyond a layer's input
 BESIDE_BYTES, FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
 _GPIPE, _INTERLEAVED, _ZB = (SCHEDULES.index(name) for name in ("gpipe", "interleaved", "zb-h1"))
 
@@ -65,6 +72,7 @@ class Pieces:
     layers: Any  # bytes that its layers keep of one micro-batch: everything
     scores: Any  # of these attention's scores, where its kernel keeps them
     inputs: Any  # their inputs alone
+    products: Any  # results of products with weights, which selective recomputation keeps beside the inputs
     largest: Any  # bytes of one layer beyond its input: what is computed again at a time
     head: Any  # bytes of last norm, head and loss, 0 on other stages than the last
 
@@ -109,7 +117,7 @@ def _activations(p: Spread, n: Pieces, stage: Any) -> Any:
     """Layers of all micro-batches in flight, and the one that is computed again."""
     share = sum((p.recompute == code) * _KEPT[name] for code, name in enumerate(RECOMPUTE))
     everything = n.layers - n.scores * (p.recompute == RECOMPUTE.index("attention"))
-    kept = n.inputs + share * (everything - n.inputs)
+    kept = n.inputs + share * (everything - n.inputs) + n.products * (p.recompute == RECOMPUTE.index("selective"))
     return kept * in_flight(p, stage) + _chosen(share < 1, n.largest, 0)
 
 

@@ -99,7 +99,7 @@ def tensor_memory(
         batch=work.microbatch * work.n_microbatches * parallel.dp,
         microbatch=work.microbatch,
         itemsize=work.itemsize,
-        recompute=work.recompute,
+        recompute="none" if work.recompute == "none" else "layers",
         fused_norms=work.fused_norms,
         keep_gathered=work.keep_gathered,
         convention=convention,
@@ -135,14 +135,15 @@ def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | N
     experts = held if apart == parallel else fullest_parameters(model, apart, stage=stage, whole=whole)
     how, axes = _how(job), _axes(parallel)
     layers = [(count, _layer(kind, axes, how)) for count, kind in layers_of_stage(model, parallel.pp, stage)]
-    everything, scores, results = (sum(count * sizes[place] for count, sizes in layers) for place in (0, 2, 3))
+    everything, scores, products = (sum(count * sizes[place] for count, sizes in layers) for place in (0, 2, 3))
     here, largest, bare = sum(count for count, _ in layers), max(sizes[0] for _, sizes in layers), layers[0][1][1]
     return Pieces(
         shared=held.shared,
         experts=experts.experts,
         unit=held.largest_unit,
         layers=everything,
-        inputs=-(-here // job.group) * bare + results,
+        inputs=-(-here // job.group) * bare,
+        products=products,
         scores=scores,
         largest=min(job.group, here) * largest - bare,
         head=_head(model, axes, how, job.bytes_of_logit) if stage == parallel.pp - 1 else 0,
@@ -157,7 +158,6 @@ class _How:
     software: Software
     whole: frozenset[Piece]
     context: ContextMethod
-    keep: Keep
     loss_pieces: int
 
 
@@ -170,7 +170,7 @@ def _how(job: Job) -> _How:
         fused_norms=job.fused_norms,
         keep_gathered=job.gathers_once,
     )
-    return _How(work, job.software, frozenset(job.whole), job.context, job.keep, job.loss_pieces)
+    return _How(work, job.software, frozenset(job.whole), job.context, job.loss_pieces)
 
 
 def _axes(parallel: ParallelConfig) -> ParallelConfig:
@@ -182,7 +182,7 @@ def _axes(parallel: ParallelConfig) -> ParallelConfig:
 
 @cache
 def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int, int, int, int]:
-    """Bytes of one layer and micro-batch: everything; its input alone; scores where the kernel keeps them; results."""
+    """Bytes of one layer and micro-batch: everything; its input alone; scores where the kernel keeps them; products."""
     work, software = how.work, how.software
     kept = layer_bytes(kind, parallel, work, whole=how.whole)
     bare = layer_bytes(kind, parallel, work, recompute="full", whole=how.whole)
@@ -198,8 +198,9 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
     unmasked = not kind.gated_ffn and software.kind != "legacy"  # a GPT without dropout: two masks of a byte less
     spared = work.itemsize * kind.ffn_size * fused + _MASKS * kind.hidden_size * unmasked
     sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
-    results = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=how.keep), how.whole), parallel)
-    return kept + scores - tokens * spared // parallel.tp, bare, scores, results
+    keep: Keep = "matmuls" if kind.n_experts == 1 else "nothing"  # a job with experts keeps no products
+    products = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=keep), how.whole), parallel)
+    return kept + scores - tokens * spared // parallel.tp, bare, scores, products
 
 
 @cache

@@ -1,0 +1,55 @@
+"""What `train` is told of memory savers: words that other commands share, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.cli.plan_config import read_plan
+from course_lib.cli.sweep_config import read_sweep
+from course_lib.cli.train_config import read_train
+
+AGAIN = {  # a word, and what it is: the way, and the layers that keep one input together
+    "none": ("none", 1),
+    "layers": ("layers", 1),
+    "groups:3": ("layers", 3),
+    "selective": ("selective", 1),
+}
+
+
+@pytest.mark.parametrize("word", AGAIN)
+def test_commands_share_the_words_of_recomputation(word):
+    run = read_train([f"recompute={word}"])
+    swept = read_sweep(["model=llama3_1_8b", f"recompute={word}"]).exploration
+    planned = read_plan(["model=llama3_1_8b", "cluster=dgx_h100", f"recompute={word}"])
+    assert (run.recompute, run.group) == (swept.recompute, swept.group) == AGAIN[word]
+    assert (planned.space.recompute, planned.job.group) == ((AGAIN[word][0],), AGAIN[word][1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("recompute=true", "recompute=true; it is a word that says what layers compute twice; say layers for all of"),
+        ("recompute=groups:0", "recompute=groups:0; a group has layers; give groups:1 or more"),
+        ("recompute=attention", "recompute='attention'; it is a word that says what layers compute twice; say layers"),
+    ],
+)
+def test_what_train_refuses(given, said):
+    with pytest.raises(ValueError) as caught:
+        read_train(given.split())
+    assert str(caught.value).startswith(f"train: {said}") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "model=llama3_1_8b recompute=[groups:2,layers]",
+            "recompute=[groups:2,layers]; a plan has groups of one size; ask for one size",
+        ),
+        ("model=mixtral_8x7b recompute=selective", "recompute=selective with 8 experts; how many tokens pass an exp"),
+    ],
+)
+def test_what_plan_refuses(given, said):
+    with pytest.raises(ValueError) as caught:
+        read_plan(["cluster=dgx_h100", *given.split()])
+    assert str(caught.value).startswith(f"plan: {said}")
