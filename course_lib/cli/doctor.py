@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from course_lib.cli import train_run
+from course_lib.cli import train_checks
 from course_lib.cli.assumed import assumed_line
 from course_lib.cli.commands import DEVICE
 from course_lib.cli.compose import parse_overrides, refuse
@@ -91,7 +91,7 @@ def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int)
     try:
         other = read_train([*changed.values()], _check_ranks)
         with warnings.catch_warnings(action="ignore"):
-            train_run.check_shape(other)
+            train_checks.check_shape(other)
     except ValueError:
         return False
     return bool(gpu_memory(asked_of(other, whole).counted).total <= room)
@@ -99,7 +99,7 @@ def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int)
 
 def _text(run: TrainRun) -> tuple[str, list[str]]:
     """Why the run's text would be refused, if it would; and what of all that it reads nobody has looked at."""
-    numbers = ["the numbers of its weights"] if train_run.reads_weights(run) else []
+    numbers = ["the numbers of its weights"] if train_checks.reads_weights(run) else []
     try:
         rest = look_at_text(run)
     except ValueError as error:
@@ -163,7 +163,10 @@ def _heading(run: TrainRun) -> str:
 
 def _refused(run: TrainRun) -> Iterator[str]:
     """What stops the run when its model is built, cut and loaded; what stays whole then, `whole_pieces` says."""
-    for problem, check in (("cannot be built", train_run.check_shape), ("cannot be loaded", train_run.check_weights)):
+    for problem, check in (
+        ("cannot be built", train_checks.check_shape),
+        ("cannot be loaded", train_checks.check_weights),
+    ):
         try:
             with warnings.catch_warnings(action="ignore"):
                 check(run)

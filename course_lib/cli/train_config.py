@@ -14,7 +14,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli import settings, train_activations, train_context, train_experts, train_sharding
+from course_lib.cli import settings, train_activations, train_adapters, train_context, train_experts, train_sharding
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse
 from course_lib.cli.recompute_words import read_recompute
 from course_lib.cli.train_settings import MODELS, PIPELINE, TRAIN
@@ -94,8 +94,11 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     _check_sequence_parallel(values)
     train_context.complete(values)
     train_sharding.complete(values)
+    train_adapters.complete(values)
     schedule = _pipeline(values)
     model, folder = _model(values)
+    if folder is not None and values["adapter"] is not None:  # which are nothing without the weights beside them
+        values["model"] = {"folder": str(folder), "weights": Pretrained(folder).mark()}
     model.check_sequence(values["sequence"])
     train_experts.check(values, model, folder)
     recompute, group = read_recompute(COMMAND, values["recompute"])

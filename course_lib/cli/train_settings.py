@@ -81,6 +81,13 @@ ACTIVATIONS = Group(
         Setting("loss_chunks", 1, "positive", "parts of a micro-batch whose logits exist at a time", "11", free=True),
     ),
 )
+ADAPTERS = Group(
+    "what is trained beside a frozen model",
+    (
+        Setting("adapter", None, "choice", "without it all weights are trained", "11", ("lora", "ia3", "qlora")),
+        Setting("rank", None, "positive", "of LoRA's two matrices; without it 8", "11"),
+    ),
+)
 STEPS = Group(
     "steps, and what they read",
     (
@@ -112,4 +119,4 @@ RESULTS = Group(
         Setting("keep_checkpoints", 2, "positive", "so many stay; the ones before them are removed", "03", free=True),
     ),
 )
-TRAIN = (RANKS, SHARDING, PIPELINE, CONTEXT, EXPERTS, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)
+TRAIN = (RANKS, SHARDING, PIPELINE, CONTEXT, EXPERTS, ADAPTERS, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)

@@ -194,7 +194,7 @@ def _pieces(trainer: Trainer, parts: Mapping[str, Mapping[str, Tensor]]) -> dict
     for name, kinds in parts.items():
         shape = layout.places[name].shape
         for kind, x in kinds.items():
-            if kind or name in trainer.persistent:
+            if kind or name in trainer.saved:
                 is_counter = not x.dim() and bool(shape)
                 boxes = [(((), ()), x)] if is_counter else layout.in_boxes(name, x, at)
                 found[_name(name, kind)] = _Pieces(() if is_counter else shape, x, boxes)
@@ -210,7 +210,7 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
     stored = {name: x for name, x in table.state_dict_metadata.items() if isinstance(x, TensorStorageMetadata)}
     weights = {name.removeprefix("model."): x for name, x in stored.items() if name.startswith("model.")}
     layout, shapes = trainer.local.layout, trainer.shapes()
-    names = [name for name in layout.places if name in trainer.persistent]
+    names = [name for name in layout.places if name in trainer.saved]
     check_names(
         {n: torch.empty(x.size, device="meta") for n, x in weights.items() if layout.first_name.get(n, n) == n},
         {name: shapes[name] for name in names},

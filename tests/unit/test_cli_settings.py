@@ -46,6 +46,7 @@ WITH = {  # what has a meaning only beside others
     },
     "schedule": {"*": ["pp=2"]},
     "sequence_parallel": {"*": ["tp=2"]},
+    "rank": {"*": ["adapter=lora"]},
     "context": {"*": ["cp=2"]},
     "order": {"*": ["cp=2"]},
 }

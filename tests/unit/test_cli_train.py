@@ -16,7 +16,7 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from course_lib.cli import train as command
-from course_lib.cli import train_run
+from course_lib.cli import train_checks, train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import MODELS, OPTIONS, check_started, read_train
 from course_lib.config import ParallelConfig, TrainConfig, load_model, model_names, parse_model
@@ -262,7 +262,7 @@ def test_a_pipeline_has_defaults_that_the_results_name():
 )
 def test_the_ranks_of_a_pipeline_need_one_model_s_states(overrides, numbers):
     run = read_train(overrides)
-    assert train_run.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)
+    assert train_checks.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)
 
 
 def test_results_are_never_overwritten(tmp_path, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.cli import train_run
+from course_lib.cli import train_checks
 from course_lib.cli.train_config import read_train
 from course_lib.config import ParallelConfig
 from course_lib.costs.model.parameters import model_parameters
@@ -103,4 +103,4 @@ def test_it_has_defaults_that_the_results_name():
 )
 def test_what_ranks_share_they_need_once(overrides, numbers):
     run = read_train(overrides)
-    assert train_run.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)
+    assert train_checks.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)

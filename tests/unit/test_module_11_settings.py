@@ -31,6 +31,20 @@ def test_commands_share_the_words_of_recomputation(word):
         ("recompute=true", "recompute=true; it is a word that says what layers compute twice; say layers for all of"),
         ("recompute=groups:0", "recompute=groups:0; a group has layers; give groups:1 or more"),
         ("recompute=attention", "recompute='attention'; it is a word that says what layers compute twice; say layers"),
+        ("rank=4", "rank=4 without an adapter; it is the width between the two matrices of LoRA; choose adapter=lora "),
+        ("adapter=ia3 rank=4", "rank=4 with adapter=ia3; it is the width between the two matrices of LoRA; choose"),
+        ("adapter=lora rank=0", "rank=0; rank is positive; give rank >= 1"),
+        ("adapter=dora", "adapter='dora'; not a known kind; choose from lora, ia3, qlora"),
+        ("adapter=qlora tp=2", "adapter=qlora with tp=2; 64 weights in a row share a scale, and tp cuts rows; choose "),
+        ("adapter=lora tp=2 engine=torch", "adapter=lora with engine=torch and tp=2; PyTorch's styles cut a plain map"),
+        (
+            "adapter=qlora dp=2 zero_stage=3 engine=torch",
+            "adapter=qlora with engine=torch and zero_stage=3; PyTorch's engine shares numbers of one dtype, and c",
+        ),
+        (
+            "adapter=qlora dp=2 zero_stage=3 param_dtype=bfloat16",
+            "adapter=qlora with param_dtype=bfloat16; stage 3 would round the codes; leave param_dtype out, or choose ",
+        ),
     ],
 )
 def test_what_train_refuses(given, said):
