@@ -31,9 +31,8 @@ from course_lib.units import format_bytes, format_count
 _COMMAND = "doctor"
 _MOST_RANKS = 2**20
 _SETTINGS = {  # of `train`, by what they decide of a job
-    "convention": "dtype",
+    "convention": "precision",
     "optimizer": "optimizer",
-    "compute_dtype": "param_dtype",
     "offload": "offload",
     "sequence_parallel": "sequence_parallel",
     "recompute": "recompute",
@@ -124,7 +123,7 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
         convention=_states(run),
         optimizer=run.config.optimizer,
         offload="all" if run.values["offload"] is not None else "none",
-        itemsize=getattr(torch, run.values["param_dtype"] or run.dtype).itemsize,
+        itemsize=getattr(torch, run.precision.computed).itemsize,
         fused_norms=run.folder is None,  # those of transformers are written in Python
         keep_gathered=run.sequence_parallel == "keep",
         whole=whole,
@@ -142,14 +141,14 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
 
 def _states(run: TrainRun) -> Convention:
     """The trainer keeps all in the model's own format."""
-    itemsize = getattr(torch, run.dtype).itemsize
+    itemsize, lasting, computed = run.precision.itemsize, run.precision.lasting, run.precision.computed
     return Convention(
-        name=run.dtype,
+        name=lasting,
         weights=itemsize,
         gradients=itemsize,
         optimizer=2 * itemsize,
         moments=2 * itemsize,
-        assumes=f"{run.dtype} throughout",
+        assumes=f"{lasting} throughout" if computed == lasting else f"{lasting}, computed in {computed}",
         source="course_lib.training",
     )
 
@@ -157,7 +156,7 @@ def _states(run: TrainRun) -> Convention:
 def _heading(run: TrainRun) -> str:
     where = run.parallel.in_words or "one device"
     stage = f", zero_stage={run.parallel.zero_stage}" if run.parallel.zero_stage else ""
-    size = f"{format_count(model_parameters(run.model))} parameters in {run.dtype}"
+    size = f"{format_count(model_parameters(run.model))} parameters in {run.precision.lasting}"
     return f"{run.model.name}, {size}; engine={run.engine}, {where}{stage}, batch={run.batch}, sequence={run.sequence}"
 
 
@@ -205,4 +204,5 @@ def _usual(job: Job) -> str:
 def _assumed(run: TrainRun, job: Job, device: Device) -> str:
     """What the run leaves to `train`, and what no setting of it says."""
     typed = {word.partition("=")[0] for word in run.overrides}
-    return assumed_line(job, device, [key for key, name in _SETTINGS.items() if name in typed], names=_SETTINGS)
+    given = [key for key, name in _SETTINGS.items() if name in typed]
+    return assumed_line(job, device, ["compute_dtype", *given], names=_SETTINGS)  # which the first words say

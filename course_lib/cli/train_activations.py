@@ -8,6 +8,7 @@ from typing import Any
 
 from course_lib.cli.compose import refuse
 from course_lib.cli.recompute_words import read_recompute
+from course_lib.cli.train_precision import Precision, autocasting
 from course_lib.config import ModelConfig
 from course_lib.costs.sweep.job import NOT_KNOWN_BEFORE
 from course_lib.training.loss_technique import chunked_loss
@@ -35,14 +36,14 @@ def check(values: Mapping[str, Any], model: ModelConfig, folder: Path | None) ->
     if chunks > 1 and folder is not None:
         rule, way_out = "a model of transformers makes its own logits", "leave loss_chunks out"
         refuse(COMMAND, f"model={str(folder)!r} with loss_chunks={chunks}", rule, way_out)
-    if chunks > 1 and values["param_dtype"] is not None:
+    if chunks > 1 and values["precision"] == "bf16":
         rule = "stage 3 gives what comes out of the model in fp32, and the head lies in 16 bits"
-        refuse(COMMAND, f"param_dtype={values['param_dtype']} with loss_chunks={chunks}", rule, "leave one of them out")
+        refuse(COMMAND, f"precision=bf16 with loss_chunks={chunks}", rule, "leave one of them out")
 
 
-def techniques(values: Mapping[str, Any]) -> list[Technique]:
-    """Those of the course's own engine, in their order."""
-    found: list[Technique] = []
+def techniques(values: Mapping[str, Any], precision: Precision) -> list[Technique]:
+    """In their order."""
+    found = autocasting(precision)
     way, group = read_recompute(COMMAND, values["recompute"])
     if way != "none" and values["engine"] == "own":
         found.append(recompute(group=group, keep="matmuls" if way == "selective" else "nothing"))

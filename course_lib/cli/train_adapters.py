@@ -54,9 +54,9 @@ def _check_codes(values: Mapping[str, Any]) -> None:
         refuse(
             COMMAND, f"adapter=qlora with engine=torch and zero_stage={values['zero_stage']}", rule, "choose engine=own"
         )
-    if values["param_dtype"] is not None:
-        rule, way_out = "stage 3 would round the codes", "leave param_dtype out, or choose adapter=lora"
-        refuse(COMMAND, f"adapter=qlora with param_dtype={values['param_dtype']}", rule, way_out)
+    if values["precision"] == "bf16":
+        rule, way_out = "stage 3 would round the codes", "choose precision=autocast, or adapter=lora"
+        refuse(COMMAND, "adapter=qlora with precision=bf16", rule, way_out)
 
 
 def adapted(model: nn.Module, values: Mapping[str, Any]) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from course_lib.cli import train_model, train_sharding
@@ -37,8 +36,7 @@ def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
     check_weights(run)
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
-    itemsize = getattr(torch, run.dtype).itemsize
-    needed = int(numbers_needed(run, ranks_here) * itemsize)
+    needed = int(numbers_needed(run, ranks_here) * run.precision.itemsize)
     if needed > memory_bytes():
         values = f"{run.model.name} on {ranks_here} rank{'s' * (ranks_here > 1)} needs {format_bytes(needed)}"
         rule = f"this machine has {format_bytes(memory_bytes())}"
@@ -103,10 +101,10 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> float:
     The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, its experts,
     or weights, gradients and states by ZeRO. Beside frozen weights adapters are not counted.
     """
-    model, parallel, itemsize = run.model, run.parallel, getattr(torch, run.dtype).itemsize
+    model, parallel = run.model, run.parallel
     each: tuple[float, ...] = (1, 1, _STATES_KEPT[run.config.optimizer])
     if run.values["adapter"] is not None:
-        each = (_NF4_BYTES / itemsize if run.values["adapter"] == "qlora" else 1, 0, 0)
+        each = (_NF4_BYTES / run.precision.itemsize if run.values["adapter"] == "qlora" else 1, 0, 0)
     experts = sum(layers * expert_parameters(kind) for layers, kind in model.layer_kinds if kind.n_experts > 1)
     others, parts, needed = model_parameters(model) - experts, parallel.pp * parallel.tp, 0.0
     shared = train_sharding.ranks_that_share(run.values)

@@ -14,9 +14,18 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli import settings, train_activations, train_adapters, train_context, train_experts, train_sharding
+from course_lib.cli import (
+    settings,
+    train_activations,
+    train_adapters,
+    train_context,
+    train_experts,
+    train_precision,
+    train_sharding,
+)
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse
 from course_lib.cli.recompute_words import read_recompute
+from course_lib.cli.train_precision import Precision
 from course_lib.cli.train_settings import MODELS, PIPELINE, TRAIN
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.parallel.tensors.region import SequenceParallel
@@ -56,7 +65,7 @@ class TrainRun:
     steps: int
     batch: int
     sequence: int
-    dtype: str
+    precision: Precision
     seed: int
     text: Path | None
     out: Path | None
@@ -94,6 +103,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     _check_sequence_parallel(values)
     train_context.complete(values)
     train_sharding.complete(values)
+    precision = train_precision.check(values)
     train_adapters.complete(values)
     schedule = _pipeline(values)
     model, folder = _model(values)
@@ -110,6 +120,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
         rate=_rate(values),
         parallel=parallel,
         schedule=schedule,
+        precision=precision,
         recompute=recompute,
         group=group,
         text=None if values["text"] is None else path_given(COMMAND, "text", values["text"]),
@@ -117,10 +128,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
         every=_every(values["checkpoint_every"]),
         values=values,
         overrides=tuple(overrides),
-        **{
-            name: values[name]
-            for name in ("engine", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
-        },
+        **{name: values[name] for name in ("engine", "sequence_parallel", "steps", "batch", "sequence", "seed")},
     )
 
 

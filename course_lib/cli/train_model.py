@@ -41,7 +41,7 @@ def base_on_meta(run: TrainRun, device: torch.device | None = None) -> nn.Module
 
     Raises: ValueError for a shape that our decoder cannot be.
     """
-    dtype = getattr(torch, run.dtype)
+    dtype = run.precision.dtype
     if run.folder is not None:
         return Pretrained(run.folder).model(dtype, device or torch.device("cpu"))
     with torch.device("meta"):

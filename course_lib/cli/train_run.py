@@ -21,6 +21,7 @@ from course_lib.cli import (
     train_context,
     train_experts,
     train_model,
+    train_precision,
     train_sharding,
 )
 from course_lib.cli.train_config import COMMAND, TrainRun
@@ -85,10 +86,11 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
     model = train_model.on_meta(run, device)
     if run.recompute != "none" and run.engine == "torch":
         torch_recompute_layers(model)
-    fewer_bytes = train_activations.techniques(run.values)
+    last = [*train_precision.scaling(run.precision), *train_adapters.techniques(run.values)]
+    fewer_bytes = train_activations.techniques(run.values, run.precision)
     if run.ranks == 1:
         with device:  # where a model that is on meta gets its memory
-            apply = [*fewer_bytes, *train_experts.balancing(run.values), *train_adapters.techniques(run.values)]
+            apply = [*fewer_bytes, *train_experts.balancing(run.values), *last]
             return Trainer(model, run.config, apply=apply, init=init)
     parallel = run.parallel  # which counts the ranks along ep in dp; in the mesh they are an axis beside it
     mesh = make_mesh(pp=parallel.pp, dp=parallel.dp // parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
@@ -102,7 +104,7 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
         apply += [train_sharding.technique(run.values)]
     elif parallel.shards > 1:
         apply += [_REPLICATE[run.engine]()]
-    apply += train_adapters.techniques(run.values)
+    apply += last
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="plan_for")  # which `check_shape` has said, once for all ranks
         return Trainer(model, run.config, mesh=mesh, apply=apply, init=init)
@@ -209,9 +211,16 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     parameters = model_parameters(run.model)
     trained = train_adapters.in_words(train_model.on_meta(run), parameters, run.values) if run.values["adapter"] else ""
     return (
-        f"{run.model.name}, {format_count(parameters)} parameters in {run.dtype}{trained}; "
+        f"{run.model.name}, {format_count(parameters)} parameters in {_formats(run)}{trained}; "
         f"engine={run.engine}, {where} ({choice.device.type}); {text}, {len(batches.text):,} tokens"
     )
+
+
+def _formats(run: TrainRun) -> str:
+    """What lasts, and what is computed where that is something else."""
+    one = run.precision
+    computed = f" (precision={run.values['precision']}: computed in {one.computed})" * (one.computed != one.lasting)
+    return f"{one.lasting}{computed}"
 
 
 def failure_line(error: Exception) -> str:

@@ -61,7 +61,7 @@ class _ByCodes(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient @ ctx.layer.dense(), None
+        return gradient @ ctx.layer.dense().to(gradient.dtype), None  # short, where autocast made the product short
 
 
 def quantise(model: nn.Module, targets: Sequence[str] = ALL) -> nn.Module:

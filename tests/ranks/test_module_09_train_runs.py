@@ -15,7 +15,7 @@ from course_lib.cli import train_run
 from course_lib.verify.outputs import compare_outputs
 
 TEXT = bytes(range(32, 127)) * 20
-ASKED = ["dtype=float64", "model=tiny_mixtral", "batch=4", "sequence=18", "optimizer=adamw", "max_norm=1.0"]
+ASKED = ["precision=fp64", "model=tiny_mixtral", "batch=4", "sequence=18", "optimizer=adamw", "max_norm=1.0"]
 LAYOUTS = {
     "cp": ["cp=3", "context=ring"],
     "cp, weights shared": ["cp=2", "dp=2", "context=ulysses", "zero_stage=3"],

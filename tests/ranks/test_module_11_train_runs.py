@@ -18,7 +18,7 @@ from course_lib.savers.quantised_linear import NF4Linear
 from course_lib.training.checkpoint import FILE
 from tests.overrides import last_of
 
-SMALL = ["steps=4", "batch=8", "sequence=12", "lr=0.05", "dtype=float64", "weight_decay=0.1", "max_norm=0.5"]
+SMALL = ["steps=4", "batch=8", "sequence=12", "lr=0.05", "precision=fp64", "weight_decay=0.1", "max_norm=0.5"]
 SAVERS = {
     "lora": ["adapter=lora", "rank=4"],
     "ia3": ["adapter=ia3"],
@@ -168,3 +168,30 @@ def test_other_weights_beside_an_adapter_are_seen(llama, tmp_path, capsys):
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).double().save_pretrained(folder)
     assert main(["train", *last_of(*SMALL, "steps=2", *words)]) == 2
     assert "were trained beside other weights; put these back, or" in capsys.readouterr().err
+
+
+SHORT = {  # and by which share ranks may be off: the format's step, and where the loss itself is short, two of them
+    "autocast": (["dp=2", "zero_stage=3", "recompute=layers", "adapter=qlora"], 2**-8),
+    "fp16": (["pp=2", "dp=2"], 2**-11),
+    "pure_bf16": (["dp=2", "tp=2"], 2**-7),
+}
+
+
+@pytest.mark.parametrize("precision", SHORT)
+def test_short_numbers_round_and_nothing_else(precision):
+    layout, step = SHORT[precision]
+    adapter = [word for word in layout if word.startswith("adapter")]
+    asked = ["optimizer=sgd", "lr=0.5", *adapter]
+    exact, short = losses(*asked), losses(*asked, f"precision={precision}")
+    found = losses(*asked, f"precision={precision}", *layout)
+    assert exact != pytest.approx(short, rel=1e-7) and short == pytest.approx(exact, rel=step)
+    assert found == pytest.approx(short, rel=step)
+
+
+def test_the_scale_of_fp16_goes_on_with_a_run(tmp_path):
+    """A scaler of its own would begin to count its good steps anew."""
+    words = ["precision=fp16", "optimizer=sgd", "lr=0.5", "batch=8"]
+    run_in(tmp_path / "run", *words, "steps=2", "dp=2")
+    asked = read_train(last_of(*SMALL, *words, f"out={tmp_path}/run"))
+    trainer, _ = train_run.begun(asked, torch.device("cpu"))
+    assert (trainer.optimizer.param_groups[0]["good_steps"], trainer.engine.ends.factor()) == (2, 2.0**16)

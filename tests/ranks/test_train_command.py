@@ -33,7 +33,7 @@ from course_lib.verify import assert_parallel_equals
 from tests.overrides import last_of
 from tools.paths import ROOT
 
-SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "precision=fp64"]
 FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-3"]
 BAD_LOSS = "; one such loss would spoil the weights of all ranks; look at that rank's batch, or lower the learning rate"
 ENDS_S = 300.0  # an interrupted run is over within a second on an idle machine
@@ -151,8 +151,8 @@ def test_ranks_that_share_weights_give_the_losses_of_one_device(one_device, tmp_
 
 @pytest.mark.parametrize("engine", ["own", "torch"])
 def test_what_is_computed_in_bf16_is_off_by_its_eight_bits(one_device, tmp_path, capsys, engine):
-    asked = ["dp=2", f"engine={engine}", "zero_stage=3", "param_dtype=bfloat16", "recompute=layers"]
-    assert run(*SMALL, "dtype=float32", *asked, f"out={tmp_path}/run") == 0
+    asked = ["dp=2", f"engine={engine}", "zero_stage=3", "precision=bf16", "recompute=layers"]
+    assert run(*SMALL, "precision=fp32", *asked, f"out={tmp_path}/run") == 0
     found = losses(tmp_path / "run")
     assert found == pytest.approx(one_device, rel=1 / 256) and found != pytest.approx(one_device, rel=1e-6)
 
@@ -218,7 +218,7 @@ def test_the_trainer_by_pytorch_climbs_the_ladder(ranks):
     ],
 )
 def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, parallel, ranks):
-    overrides = [*parallel, "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
+    overrides = [*parallel, "precision=fp32", "lr=1e38", f"out={tmp_path}/run"]
     assert run(*SMALL, *overrides) == 1
     kept = f"; '{tmp_path}/run' keeps metrics.jsonl and no checkpoint: the same command begins anew"
     assert capsys.readouterr().err == f"Trainer: loss nan on {ranks}{BAD_LOSS}{kept}\n"
@@ -343,7 +343,7 @@ def test_under_torchrun_the_losses_are_those_of_one_device(two_ranks, one_device
     ("overrides", "line", "status"),
     [
         (["dp=2", "batch=1"], "train: batch=1 with dp=2; every rank needs a sequence; give batch >= 2, ", 2),
-        (["dp=2", "dtype=float32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
+        (["dp=2", "precision=fp32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
     ],
 )
 def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line, status):

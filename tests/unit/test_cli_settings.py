@@ -38,7 +38,7 @@ WRONG = {
 WITH = {  # what has a meaning only beside others
     "zero_stage": {"*": ["dp=2"], "0": []},
     "strategy": {"*": ["dp=2", "zero_stage=3"], "HYBRID_SHARD": ["dp=2", "zero_stage=3", "shards=2"]},
-    "param_dtype": {"*": ["dp=2", "zero_stage=3"]},
+    "precision": {"*": [], "bf16": ["dp=2", "zero_stage=3"]},
     "offload": {"*": ["dp=2", "zero_stage=3"]},
     "policy": {
         "*": ["dp=2", "zero_stage=1"],

@@ -31,7 +31,7 @@ from course_lib.training.loop import tokens_of, train
 from course_lib.training.trainer import Trainer
 from tests.overrides import last_of
 
-SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "precision=fp64"]
 TEXT = bytes(range(32, 127)) * 20
 PP = ["pp=2"]
 SHARED = ["tp=2", "sequence_parallel=keep"]
@@ -165,7 +165,6 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
         (["engine=jax"], "train: engine='jax'; not a known kind; choose from own, torch"),
         (["parallel=ddp"], "train: parallel=ddp; a training run has no 'parallel'; choose from model, dp, pp, tp"),
-        (["dtype=float8"], "train: dtype='float8'; not a known kind; choose from float32, float64"),
         (["dp=0"], "train: dp=0; dp is positive; give dp >= 1"),
         (["pp=1.5"], "train: pp=1.5; pp is of whole numbers; write them without quotes and units"),
         (["dp=11", "pp=3", "batch=33"], "ranks: world_size=33; a pool has 1 to 32 ranks; choose a number in that"),
@@ -285,7 +284,7 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path, monkeypa
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_leaves_its_metrics(tmp_path, capsys):
-    assert run(*SMALL, "dtype=float32", "lr=1e38", f"out={tmp_path}/run") == 1
+    assert run(*SMALL, "precision=fp32", "lr=1e38", f"out={tmp_path}/run") == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[-1].startswith("step 1/3")
     line = err.splitlines()[-1]

@@ -206,7 +206,7 @@ def test_the_one_question_of_memory_counts_the_same(group, keep, pieces):
             "model=tiny_mixtral recompute=selective",
             "recompute=selective with 8 experts; how many tokens pass an expert",
         ),
-        ("dp=2 zero_stage=3 param_dtype=bfloat16 loss_chunks=2", "param_dtype=bfloat16 with loss_chunks=2; stage 3 g"),
+        ("dp=2 zero_stage=3 precision=bf16 loss_chunks=2", "precision=bf16 with loss_chunks=2; stage 3 g"),
     ],
 )
 def test_what_train_refuses_of_them(given, said):

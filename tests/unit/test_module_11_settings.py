@@ -42,9 +42,13 @@ def test_commands_share_the_words_of_recomputation(word):
             "adapter=qlora with engine=torch and zero_stage=3; PyTorch's engine shares numbers of one dtype, and c",
         ),
         (
-            "adapter=qlora dp=2 zero_stage=3 param_dtype=bfloat16",
-            "adapter=qlora with param_dtype=bfloat16; stage 3 would round the codes; leave param_dtype out, or choose ",
+            "adapter=qlora dp=2 zero_stage=3 precision=bf16",
+            "adapter=qlora with precision=bf16; stage 3 would round the codes; choose precision=autocast, or ada",
         ),
+        ("precision=float8", "precision='float8'; not a known kind; choose from fp32, fp64, bf16, autocast, fp16, p"),
+        ("precision=bf16 dp=2 zero_stage=2", "precision=bf16 with zero_stage=2; its weights are short while they are"),
+        ("precision=fp16 tp=2", "precision=fp16 with tp=2; layers that are cut multiply by themselves, in the dtype "),
+        ("dtype=float64", "dtype=float64; a training run has no 'dtype'; choose from model, dp, pp, tp"),
     ],
 )
 def test_what_train_refuses(given, said):

@@ -55,7 +55,7 @@ def by_doctor(asked, layout):
     words += [f"sequence={asked.sequence}", f"optimizer={asked.optimizer}", f"recompute={asked.recompute}"]
     words += [f"microbatches={parts}" if pp > 1 else f"accumulation={parts}"]
     words += [f"sequence_parallel={asked.shared}"] if tp > 1 and asked.shared != "none" else []
-    words += ["param_dtype=bfloat16"] if asked.half else []
+    words += ["precision=bf16"] if asked.half else []
     return gpu_memory(asked_of(read_train(words, lambda ranks: None)).counted).total
 
 
