@@ -119,7 +119,7 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
         recompute=run.recompute,
         group=run.group,
         loss_pieces=run.values["loss_chunks"],
-        software=Software(kind="eager", kernel="flash2"),
+        software=Software(kind="eager", kernel="naive" if run.values["attention"] == "naive" else "flash2"),
         convention=_states(run),
         optimizer=run.config.optimizer,
         offload="all" if run.values["offload"] is not None else "none",
@@ -205,4 +205,5 @@ def _assumed(run: TrainRun, job: Job, device: Device) -> str:
     """What the run leaves to `train`, and what no setting of it says."""
     typed = {word.partition("=")[0] for word in run.overrides}
     given = [key for key, name in _SETTINGS.items() if name in typed]
-    return assumed_line(job, device, ["compute_dtype", *given], names=_SETTINGS)  # which the first words say
+    given += ["compute_dtype", *["kernel"] * ("attention" in typed)]  # of which the first is said with the convention
+    return assumed_line(job, device, given, names=_SETTINGS)

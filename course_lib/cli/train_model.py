@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from course_lib.cli import train_adapters
+from course_lib.cli import train_activations, train_adapters
 from course_lib.cli.train_config import TrainRun
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.models.moe import MoEDecoder
@@ -29,11 +29,13 @@ _WHOLE, _ADAPTER = EXPORTS = ("transformers", "adapter")  # in the folder of a r
 
 
 def on_meta(run: TrainRun, device: torch.device | None = None) -> nn.Module:
-    """Its names and shapes with its adapters, in no memory.
+    """Its names and shapes with its adapters and its attention, in no memory.
 
-    Raises: ValueError as `base_on_meta`, and for a model that adapters cannot stand in.
+    Raises: ValueError as `base_on_meta`, and for a model in which neither adapters nor another attention can stand.
     """
-    return train_adapters.adapted(base_on_meta(run, device), run.values)
+    model = train_adapters.adapted(base_on_meta(run, device), run.values)
+    train_activations.attend(model, run.values)
+    return model
 
 
 def base_on_meta(run: TrainRun, device: torch.device | None = None) -> nn.Module:

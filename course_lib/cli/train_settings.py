@@ -77,6 +77,7 @@ ACTIVATIONS = Group(
     (
         Setting("sequence_parallel", None, "choice", "along tp: a block's input, or a piece", "05", _KEPT, True),
         Setting("recompute", "none", "other", "what layers compute twice: all, but their input", "01", _AGAIN, True),
+        Setting("attention", "sdpa", "choice", "how scores are made", "11", ("naive", "sdpa", "tiles"), True),
         Setting("loss_chunks", 1, "positive", "parts of a micro-batch whose logits exist at a time", "11", free=True),
     ),
 )

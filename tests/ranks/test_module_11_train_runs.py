@@ -23,6 +23,8 @@ SAVERS = {
     "lora": ["adapter=lora", "rank=4"],
     "ia3": ["adapter=ia3"],
     "qlora": ["adapter=qlora", "rank=4"],
+    "naive": ["attention=naive"],
+    "tiles": ["attention=tiles"],
 }
 LAYOUTS = {
     "lora": [
@@ -34,6 +36,8 @@ LAYOUTS = {
     ],
     "ia3": [["dp=2", "zero_stage=2"], ["tp=4"]],
     "qlora": [["dp=4", "zero_stage=3"], ["dp=2", "pp=2", "zero_stage=1"], ["cp=2", "context=ulysses"]],
+    "tiles": [["dp=2", "tp=2", "recompute=layers"]],
+    "naive": [["tp=2", "engine=torch"]],
 }
 EACH = [(saver, layout) for saver, layouts in LAYOUTS.items() for layout in layouts]
 

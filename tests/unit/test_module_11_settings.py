@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from course_lib.cli import train_run
+from course_lib.cli.doctor import asked_of
 from course_lib.cli.plan_config import read_plan
 from course_lib.cli.sweep_config import read_sweep
 from course_lib.cli.train_config import read_train
+from course_lib.costs.sweep.gpu_memory import gpu_memory
+from course_lib.gauges.allocated import saved_bytes
 
+SMALL = ["batch=4", "sequence=32"]
 AGAIN = {  # a word, and what it is: the way, and the layers that keep one input together
     "none": ("none", 1),
     "layers": ("layers", 1),
@@ -45,6 +51,8 @@ def test_commands_share_the_words_of_recomputation(word):
             "adapter=qlora dp=2 zero_stage=3 precision=bf16",
             "adapter=qlora with precision=bf16; stage 3 would round the codes; choose precision=autocast, or ada",
         ),
+        ("attention=flash", "attention='flash'; not a known kind; choose from naive, sdpa, tiles"),
+        ("attention=tiles cp=2", "attention=tiles with cp=2; context= says how ranks attend to each other's keys; lea"),
         ("precision=float8", "precision='float8'; not a known kind; choose from fp32, fp64, bf16, autocast, fp16, p"),
         ("precision=bf16 dp=2 zero_stage=2", "precision=bf16 with zero_stage=2; its weights are short while they are"),
         ("precision=fp16 tp=2", "precision=fp16 with tp=2; layers that are cut multiply by themselves, in the dtype "),
@@ -71,3 +79,25 @@ def test_what_plan_refuses(given, said):
     with pytest.raises(ValueError) as caught:
         read_plan(["cluster=dgx_h100", *given.split()])
     assert str(caught.value).startswith(f"plan: {said}")
+
+
+def counted(*words):
+    """The bytes that doctor counts of a run."""
+    return gpu_memory(asked_of(read_train([*SMALL, *words])).counted)
+
+
+def held(*words):
+    """What autograd keeps of a step of the same run."""
+    run = read_train([*SMALL, *words])
+    trainer, _ = train_run.begun(run, torch.device("cpu"))
+    batch = torch.zeros(4, 33, dtype=torch.int64)
+    return saved_bytes(trainer.model, lambda: trainer.engine.ends.loss(trainer.model(batch[:, 1:]), batch[:, 1:]))
+
+
+@pytest.mark.parametrize("model", ["tiny_llama", "tiny_gpt"])
+def test_doctor_counts_each_attention_to_the_byte(model):
+    plain = f"model={model}"
+    for attention in ("naive", "tiles"):
+        more = held(plain, f"attention={attention}") - held(plain)
+        assert counted(plain, f"attention={attention}").activations - counted(plain).activations == more
+        assert (more > 0) == (attention == "naive")

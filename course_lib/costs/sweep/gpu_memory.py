@@ -30,6 +30,7 @@ from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.sequence_cut import ContextMethod
 
+_FP32 = 4
 _MASKS = 2  # bytes of dropout's masks for each number of the stream
 
 
@@ -190,6 +191,8 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
     tp = parallel.tp if "attention" not in how.whole else 1
     twice = 2 * work.itemsize + 1  # of one score: before and after dropout, and a mask
     scores = twice * tokens * work.sequence * kind.n_heads // tp if software.kernel == "scores" else 0
+    if software.kernel == "naive":
+        scores = _naive(kind, work, tokens, tp)
     if how.context == "all_gather" and kind.latent is None:  # of keys and values attention has the other ranks' too
         others = work.sequence - work.sequence // parallel.cp
         row = 2 * kv_heads_on_rank(kind, tp) * kind.head_size * work.itemsize
@@ -201,6 +204,16 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
     keep: Keep = "matmuls" if kind.n_experts == 1 else "nothing"  # a job with experts keeps no products
     products = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=keep), how.whole), parallel)
     return kept + scores - tokens * spared // parallel.tp, bare, scores, products
+
+
+def _naive(kind: ModelConfig, work: Work, tokens: int, tp: int) -> int:
+    """What attention keeps more where it is written out: weights, which positions are later, a copy of keys and values
+    for each head of queries; and less: the logarithm of each sum.
+    """
+    heads, kv = kind.n_heads // tp, kv_heads_on_rank(kind, tp)
+    weights = tokens * work.sequence * heads * work.itemsize
+    copies = 2 * tokens * (heads - kv) * kind.head_size * work.itemsize
+    return weights + work.sequence**2 + copies - _FP32 * tokens * heads
 
 
 @cache

@@ -109,7 +109,7 @@ class Job:
     def assumptions(self) -> dict[str, str]:
         """What is assumed of the code that trains, by the name under which commands take it."""
         shared = "none" if not self.parallel.sequence_parallel else "keep" if self.gathers_once else "regather"
-        scores = "keeps scores" if self.software.kernel == "scores" else "keeps no scores"
+        scores = "keeps scores" if self.software.timed_kernel == "scores" else "keeps no scores"
         found = {
             "convention": f"{self.states.name} ({self.states.assumes})",
             "optimizer": self.optimizer,
