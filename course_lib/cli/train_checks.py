@@ -24,7 +24,7 @@ from course_lib.training.torch_techniques import check_parts, check_vocabulary
 from course_lib.units import format_bytes
 
 _NF4_BYTES = 0.5  # of a weight in codes
-_STATES_KEPT = {"sgd": 0, "adamw": 2}  # numbers for each parameter, beside its weight and its gradient
+_STATES_KEPT = {"sgd": 0, "adamw": 2, "adamw8bit": 0}  # numbers for each parameter, beside its weight and its gradient
 
 
 def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:

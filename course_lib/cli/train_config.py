@@ -39,6 +39,7 @@ COMMAND = train_sharding.COMMAND
 OPTIONS = settings.defaults(TRAIN)
 KEYS = settings.names(TRAIN)
 _PIPELINE = settings.names([PIPELINE])  # only with pp > 1; None: what `_pipeline` chooses
+_WHOLE = {"tp": 1, "ep": 1, "zero_stage": 0}  # up to which every rank has a tensor or has none of it
 _MOST_INSTRUCTIONS = 2**20  # about as many a schedule has of a kind
 _RANKS = ("dp", "pp", "cp", "tp")  # their product; ep is counted inside dp
 
@@ -101,6 +102,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     check_ranks(parallel.world_size)
     _check_batch(values)
     _check_sequence_parallel(values)
+    _check_codes(values)
     train_context.complete(values)
     train_sharding.complete(values)
     precision = train_precision.check(values)
@@ -196,6 +198,16 @@ def _check_sequence_parallel(values: Mapping[str, Any]) -> None:
         ranks = f"tp={tp}" if cp == 1 else f"cp={cp}, tp={tp}"
         way_out = f"give sequence >= {cp * tp}, or less tp"
         refuse(COMMAND, f"sequence={sequence} with {ranks} and {given}", "every rank needs a position", way_out)
+
+
+def _check_codes(values: Mapping[str, Any]) -> None:
+    """Moments in codes are those of whole tensors."""
+    cut = next(
+        (f"{axis}={values[axis]}" for axis in ("tp", "ep", "zero_stage") if int(values[axis]) > _WHOLE[axis]), ""
+    )
+    if values["optimizer"] == "adamw8bit" and cut:
+        rule, way_out = "256 moments in a row share a scale, and ranks would cut rows", "choose dp, pp or cp, or adamw"
+        refuse(COMMAND, f"optimizer=adamw8bit with {cut}", rule, way_out)
 
 
 def _pipeline(values: dict[str, Any]) -> Schedule | None:

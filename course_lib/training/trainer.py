@@ -19,6 +19,7 @@ from course_lib.config import TrainConfig
 from course_lib.parallel.pipelines.stages import skeleton
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import Local, laid_as, own_part
+from course_lib.savers.adam8bit import AdamW8bit
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 from course_lib.training.checkpoint import check_names, on_first_rank, read, write
@@ -324,6 +325,8 @@ def make_optimizer(parameters: Sequence[nn.Parameter], config: TrainConfig) -> t
     """The configured optimizer; there may be nothing for it, on a rank with a frozen part."""
     trained = [{"params": list(parameters)}]
     rate, decay = config.learning_rate, config.weight_decay
+    if config.optimizer == "adamw8bit":
+        return AdamW8bit(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
     return torch.optim.SGD(trained, lr=rate, weight_decay=decay)

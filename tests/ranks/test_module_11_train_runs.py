@@ -25,7 +25,9 @@ SAVERS = {
     "qlora": ["adapter=qlora", "rank=4"],
     "naive": ["attention=naive"],
     "tiles": ["attention=tiles"],
+    "adamw8bit": ["optimizer=adamw8bit"],
 }
+WITHIN = {"adamw8bit": 1e-7}  # which computes in fp32, whatever the weights are in; all others: 1e-11
 LAYOUTS = {
     "lora": [
         ["dp=2"],
@@ -38,6 +40,7 @@ LAYOUTS = {
     "qlora": [["dp=4", "zero_stage=3"], ["dp=2", "pp=2", "zero_stage=1"], ["cp=2", "context=ulysses"]],
     "tiles": [["dp=2", "tp=2", "recompute=layers"]],
     "naive": [["tp=2", "engine=torch"]],
+    "adamw8bit": [["dp=2", "cp=2"]],
 }
 EACH = [(saver, layout) for saver, layouts in LAYOUTS.items() for layout in layouts]
 
@@ -74,7 +77,7 @@ def test_ranks_give_the_losses_of_one_device(saver, layout, alone):
     model = tuple(word for word in layout if word.startswith("model="))
     wanted, found = alone(saver, model), losses(*SAVERS[saver], *layout)
     assert wanted[-1] < wanted[0] - 1e-4
-    assert found == pytest.approx(wanted, rel=1e-11)
+    assert found == pytest.approx(wanted, rel=WITHIN.get(saver, 1e-11))
 
 
 def run_in(folder, *words):
@@ -90,6 +93,7 @@ def run_in(folder, *words):
     [
         ("qlora", ["dp=2", "zero_stage=3"], []),
         ("ia3", [], ["tp=2"]),
+        ("adamw8bit", ["pp=2"], ["dp=2"]),
     ],
     ids=str,
 )
@@ -103,7 +107,7 @@ def test_a_run_goes_on_to_the_bit_and_at_another_layout(saver, layout, other, tm
         if name == "same":
             assert found == whole
         else:
-            assert found == pytest.approx(whole, rel=1e-11)
+            assert found == pytest.approx(whole, rel=WITHIN.get(saver, 1e-11))
 
 
 def test_a_checkpoint_has_the_adapters_alone(tmp_path):

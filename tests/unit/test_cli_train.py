@@ -161,7 +161,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["lr_schedule=linear"], "LearningRate: schedule='linear'; not a known schedule; choose from constant, cosine"),
         (["warmup_steps=20"], "LearningRate: warmup_steps=20, steps=20; a step is left after the warm-up; give 0 <= "),
         (["warmup_steps=0.1"], "train: warmup_steps=0.1; warmup_steps is of whole numbers; write them without quotes"),
-        (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw"),
+        (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw, adamw8bit"),
         (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
         (["engine=jax"], "train: engine='jax'; not a known kind; choose from own, torch"),
         (["parallel=ddp"], "train: parallel=ddp; a training run has no 'parallel'; choose from model, dp, pp, tp"),

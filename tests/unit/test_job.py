@@ -23,11 +23,11 @@ P = 8_030_261_248
 
 
 def test_eight_bit_moments_take_two_bytes_and_two_scales_for_each_256():
-    plain, small = gpu_memory(JOB), gpu_memory(replace(JOB, optimizer="adamw_8bit"))
+    plain, small = gpu_memory(JOB), gpu_memory(replace(JOB, optimizer="adamw8bit"))
     shard = -(-P // 8)
     assert plain.optimizer == 12 * shard
     assert small.optimizer == (4 + 2) * shard + 8 * -(-shard // 256)
-    assert state_bytes(256, with_optimizer(find_convention("fp32"), "adamw_8bit")).optimizer == 2 * 256 + 8
+    assert state_bytes(256, with_optimizer(find_convention("fp32"), "adamw8bit")).optimizer == 2 * 256 + 8
     assert gpu_memory(replace(JOB, optimizer="sgd")).optimizer == 4 * shard
 
 

@@ -53,6 +53,8 @@ def test_commands_share_the_words_of_recomputation(word):
         ),
         ("attention=flash", "attention='flash'; not a known kind; choose from naive, sdpa, tiles"),
         ("attention=tiles cp=2", "attention=tiles with cp=2; context= says how ranks attend to each other's keys; lea"),
+        ("optimizer=adamw8bit tp=2", "optimizer=adamw8bit with tp=2; 256 moments in a row share a scale, and ranks wo"),
+        ("optimizer=adamw8bit dp=2 zero_stage=1", "optimizer=adamw8bit with zero_stage=1; 256 moments in a row "),
         ("precision=float8", "precision='float8'; not a known kind; choose from fp32, fp64, bf16, autocast, fp16, p"),
         ("precision=bf16 dp=2 zero_stage=2", "precision=bf16 with zero_stage=2; its weights are short while they are"),
         ("precision=fp16 tp=2", "precision=fp16 with tp=2; layers that are cut multiply by themselves, in the dtype "),

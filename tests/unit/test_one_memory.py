@@ -156,7 +156,7 @@ def test_what_is_printed_for_a_job_without_assumptions_is_one_number_and_says_al
 
 @pytest.mark.parametrize("command", ["plan", "sweep"])
 def test_what_is_given_is_not_assumed_and_counts(command, capsys):
-    told = ["stack=eager", "kernel=scores", "optimizer=adamw_8bit", "offload=optimizer", "logits=4", "weights=fp32"]
+    told = ["stack=eager", "kernel=scores", "optimizer=adamw8bit", "offload=optimizer", "logits=4", "weights=fp32"]
     main([command, *COMMANDS[command], *told])
     (line,) = re.findall("assumed, for it was not given: (.*)", capsys.readouterr().out)
     for name in ("convention", "stack", "kernel", "optimizer", "offload", "logits"):
