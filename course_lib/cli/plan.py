@@ -67,7 +67,8 @@ def _assumed(config: PlanConfig) -> str:
     shared = ParallelConfig(tp=2, sequence_parallel=True in config.space.sequence_parallel)
     one = replace(config.job, parallel=shared)
     line = assumed_line(one, config.job.cluster.device, {*config.given, "recompute", "schedule"})
-    return f"{line}; a plan leaves {config.job.reserve:.0%} of it free"
+    longer = "; steps are timed as if all weights were trained" * (config.job.adapters is not None)
+    return f"{line}; a plan leaves {config.job.reserve:.0%} of it free{longer}"
 
 
 def _rejections(found: Found) -> list[str]:

@@ -11,7 +11,7 @@ from hydra.core.config_store import ConfigStore
 
 from course_lib import presets
 from course_lib.cli import settings
-from course_lib.cli.assumed import of_code
+from course_lib.cli.assumed import check_codes, of_code
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
 from course_lib.cli.plan_settings import AXES, PLAN, SEQUENCE, TOKENS
@@ -74,6 +74,7 @@ def _checked(values: dict[str, Any], model: ModelConfig, given: frozenset[str]) 
     cluster = parse_cluster(values["cluster"])
     if values["retime"] < 0:
         refuse(COMMAND, f"retime={values['retime']}", "it is a number of policies", "give retime >= 0")
+    check_codes(COMMAND, values, given)
     axes: dict[str, Any] = {axis: _axis(values[axis]) for axis in settings.names([AXES])}
     axes["recompute"], group = _recompute(axes["recompute"], model.n_experts)
     job = Job(

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override
 
 from course_lib import presets
 from course_lib.cli import settings
-from course_lib.cli.assumed import ASSUMED, of_code
+from course_lib.cli.assumed import ASSUMED, check_codes, of_code
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole, shown
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
 from course_lib.cli.recompute_words import read_recompute
@@ -94,6 +94,7 @@ def _chosen(override: Override, model: str) -> str:
 def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, ...]) -> SweepConfig:
     """Each value of the right kind, then in its place."""
     settings.check_kinds(_COMMAND, SWEEP, values)
+    check_codes(_COMMAND, values, [word.partition("=")[0] for word in overrides])
     for axis in _AXES:
         if type(values[axis]) is int:
             values[axis] = [values[axis]]

@@ -11,8 +11,10 @@ import transformers
 from safetensors.torch import load_file
 
 from course_lib.cli import train_run
+from course_lib.cli.doctor import asked_of
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
+from course_lib.costs.sweep.gpu_memory import gpu_memory
 from course_lib.ranks import devices, run_ranks
 from course_lib.savers.quantised_linear import NF4Linear
 from course_lib.training.checkpoint import FILE
@@ -203,3 +205,20 @@ def test_the_scale_of_fp16_goes_on_with_a_run(tmp_path):
     asked = read_train(last_of(*SMALL, *words, f"out={tmp_path}/run"))
     trainer, _ = train_run.begun(asked, torch.device("cpu"))
     assert (trainer.optimizer.param_groups[0]["good_steps"], trainer.engine.ends.factor()) == (2, 2.0**16)
+
+
+def weights_begun(words):
+    """Bytes of this rank's weights, and of those that are trained, when a run begins."""
+    run = read_train(words)
+    trainer, _ = train_run.begun(run, torch.device("cpu"))
+    held = trainer.local.parameters.values()
+    return sum(p.nbytes for p in held), sum(p.nbytes for p in held if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    "words", [["adapter=lora", "tp=2"], ["adapter=ia3", "tp=4"], ["adapter=qlora", "pp=2"]], ids=str
+)
+def test_doctor_counts_the_weights_of_a_rank(words):
+    run = read_train(words)
+    counted = gpu_memory(asked_of(run).counted)
+    assert (counted.weights, counted.gradients) in run_ranks(weights_begun, run.ranks, words)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from course_lib.cli import train_run
-from course_lib.cli.doctor import asked_of
+from course_lib.cli.doctor import asked_of, doctor_command
 from course_lib.cli.plan_config import read_plan
 from course_lib.cli.sweep_config import read_sweep
 from course_lib.cli.train_config import read_train
+from course_lib.costs.sweep.explore import explore
 from course_lib.costs.sweep.gpu_memory import gpu_memory
 from course_lib.gauges.allocated import saved_bytes
+from course_lib.planner.policy_search import search
+from course_lib.units import GiB
 
 SMALL = ["batch=4", "sequence=32"]
 AGAIN = {  # a word, and what it is: the way, and the layers that keep one input together
@@ -74,6 +79,7 @@ def test_what_train_refuses(given, said):
             "model=llama3_1_8b recompute=[groups:2,layers]",
             "recompute=[groups:2,layers]; a plan has groups of one size; ask for one size",
         ),
+        ("model=llama3_1_8b adapter=qlora tp=[1,2]", "adapter=qlora with tp=[1,2]; 64 weights in a row share a scale,"),
         ("model=mixtral_8x7b recompute=selective", "recompute=selective with 8 experts; how many tokens pass an exp"),
     ],
 )
@@ -84,16 +90,17 @@ def test_what_plan_refuses(given, said):
 
 
 def counted(*words):
-    """The bytes that doctor counts of a run."""
-    return gpu_memory(asked_of(read_train([*SMALL, *words])).counted)
+    """The bytes that doctor counts of a run, its norms as a CPU computes them."""
+    return gpu_memory(replace(asked_of(read_train([*SMALL, *words])).counted, fused_norms=False))
 
 
 def held(*words):
     """What autograd keeps of a step of the same run."""
     run = read_train([*SMALL, *words])
     trainer, _ = train_run.begun(run, torch.device("cpu"))
-    batch = torch.zeros(4, 33, dtype=torch.int64)
-    return saved_bytes(trainer.model, lambda: trainer.engine.ends.loss(trainer.model(batch[:, 1:]), batch[:, 1:]))
+    inputs, targets = torch.zeros(2, 4, 32, dtype=torch.int64).unbind()
+    inputs, targets = inputs.clone(), targets.clone()  # no views, which keep each other
+    return saved_bytes(trainer.model, lambda: trainer.engine.ends.loss(trainer.model(inputs), targets))
 
 
 @pytest.mark.parametrize("model", ["tiny_llama", "tiny_gpt"])
@@ -103,3 +110,42 @@ def test_doctor_counts_each_attention_to_the_byte(model):
         more = held(plain, f"attention={attention}") - held(plain)
         assert counted(plain, f"attention={attention}").activations - counted(plain).activations == more
         assert (more > 0) == (attention == "naive")
+
+
+@pytest.mark.parametrize("adapter", ["adapter=lora", "adapter=ia3", "adapter=qlora rank=4"])
+@pytest.mark.parametrize("also", [[], ["recompute=layers"]], ids=str)
+def test_doctor_counts_each_adapter_to_the_byte(adapter, also):
+    """What lasts, and what forward keeps; of recomputed layers that is as much as without adapters."""
+    words = adapter.split()
+    found, plain = counted(*words, *also), counted(*also)
+    run = read_train([*SMALL, *words])
+    trainer, _ = train_run.begun(run, torch.device("cpu"))
+    trained = sum(p.nbytes for p in trainer.model.parameters() if p.requires_grad)
+    assert (found.weights, found.gradients, found.optimizer) == (
+        sum(p.nbytes for p in trainer.model.parameters()),
+        trained,
+        2 * trained,
+    )
+    kept = held(*words, *also) - held(*also)
+    if also:
+        assert found.head - plain.head == kept
+    else:
+        assert found.activations + found.head - plain.activations - plain.head == kept
+
+
+@pytest.mark.parametrize("adapter", ["adapter=lora rank=16", "adapter=qlora", "adapter=ia3"])
+def test_plan_and_sweep_count_what_doctor_counts(adapter):
+    words = ["model=llama3_1_8b", "sequence=2048", "recompute=layers", "loss_chunks=16", *adapter.split()]
+    run = read_train([*words, "batch=8", "dp=8", "zero_stage=3"], lambda ranks: None)
+    wanted = gpu_memory(asked_of(run).counted).total
+    shared = [*words, "convention=fp32", "stack=eager", "compute_dtype=fp32", "tp=1", "pp=1", "cp=1"]
+    swept = read_sweep([*shared, "gpus=8", "global_batch=8", "zero_stages=3", "microbatches=1"])
+    (row,) = explore(swept.model, swept.exploration, swept.grid)
+    assert row.total_memory_gb * GiB == pytest.approx(wanted, rel=1e-12)
+    plan = read_plan([*shared, "cluster=dgx_h100", "batch=8", "micro_batch=1", "zero_stage=3", "schedule=1f1b"])
+    assert float(search(plan.job, plan.space).memory_bytes[0]) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_adapters_of_another_shape_are_trained_and_not_counted(capsys):
+    assert doctor_command(["model=tiny_gpt", "adapter=lora"]) == 0
+    assert "not counted: the maps are those of a Llama" in capsys.readouterr().out

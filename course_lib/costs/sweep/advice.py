@@ -155,8 +155,8 @@ def _changes(asked: Asked) -> Iterator[Asked]:
     sequence_parallel = [shared for shared in (False, True) if shared or not parallel.sequence_parallel]
     stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
     for (dp, cp, tp), recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
-        if dp % parallel.ep:
-            continue  # of whose ranks ep shares the experts
+        if dp % parallel.ep or (job.nf4 and tp > 1):
+            continue  # of whose ranks ep shares the experts; codes are not cut
         other = replace(parallel, dp=dp, cp=cp, tp=tp, sequence_parallel=shared, zero_stage=stage)
         batch = max(job.batch, other.dp * asked.n_microbatches)
         one = asked.spread(other, recompute=recompute, batch=batch)

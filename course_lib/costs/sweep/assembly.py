@@ -66,7 +66,8 @@ class Spread:
 class Pieces:
     """What the formulas of `costs.model` say of one stage, for each job."""
 
-    shared: Any  # numbers of its weights without experts
+    frozen: Any  # bytes of weights that are not trained, 0 where all are
+    shared: Any  # numbers of its trained weights without experts
     experts: Any  # and in these
     unit: Any  # numbers of the largest unit that is gathered at a time
     layers: Any  # bytes that its layers keep of one micro-batch: everything
@@ -87,7 +88,8 @@ def in_flight(p: Spread, stage: Any) -> Any:
 
 def assembled(job: Job, p: Spread, n: Pieces, stage: Any) -> GpuMemory:
     """What a GPU of this stage holds; of `job` only the assumptions count, what is spread how says `p`."""
-    states, zero, away = job.states, p.zero_stage, job.offload == "all"
+    states = job.states if job.adapters is None else job.states_beside
+    zero, away = p.zero_stage, job.offload == "all"
 
     def lasting(from_stage: int) -> Any:
         cut = zero >= from_stage
@@ -98,7 +100,7 @@ def assembled(job: Job, p: Spread, n: Pieces, stage: Any) -> GpuMemory:
         gathered = _chosen(p.pp > 1, _PIPELINED * (n.shared + n.experts), gathered)
     at_home = (not away) * _chosen(p.offload, 0, 1)
     parts = {
-        "weights": (not away) * states.weights * lasting(3),
+        "weights": (not away) * (states.weights * lasting(3) + up(n.frozen, _chosen(zero >= 3, p.shards, 1))),
         "gradients": (not away) * states.gradients * lasting(2),
         "optimizer": at_home * _optimizer(states, lasting(1)),
         "gathered": gathered * (zero >= 3),
