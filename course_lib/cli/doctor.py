@@ -127,7 +127,7 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
         convention=_states(run),
         optimizer=run.config.optimizer,
         offload="all" if run.values["offload"] is not None else "none",
-        itemsize=getattr(torch, run.precision.computed).itemsize,
+        itemsize=getattr(torch, run.precision.gathered or run.precision.lasting).itemsize,
         fused_norms=run.folder is None,  # those of transformers are written in Python
         keep_gathered=run.sequence_parallel == "keep",
         whole=whole,
@@ -146,14 +146,16 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
 
 def _states(run: TrainRun) -> Convention:
     """The trainer keeps all in the model's own format."""
-    itemsize, lasting, computed = run.precision.itemsize, run.precision.lasting, run.precision.computed
+    one = run.precision
+    itemsize, lasting = one.itemsize, one.lasting
+    assumes = f"{lasting}, computed in {one.gathered}" if one.gathered else f"{lasting} throughout"
     return Convention(
         name=lasting,
         weights=itemsize,
         gradients=itemsize,
         optimizer=2 * itemsize,
         moments=2 * itemsize,
-        assumes=f"{lasting} throughout" if computed == lasting else f"{lasting}, computed in {computed}",
+        assumes=assumes,
         source="course_lib.training",
     )
 
@@ -192,6 +194,8 @@ def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     strategy = run.values["strategy"]
     as_if = f", as if strategy=FULL_SHARD and not {strategy}" if strategy not in (None, "FULL_SHARD") else ""
+    if run.precision.products:  # operands are half as large, but lie there several times, and the weights once more
+        as_if += f", as if products read {run.precision.lasting}"
     room = f"{device.name} offers {format_bytes(device.usable_bytes)}"
     return f"memory by formula{as_if}: {format_bytes(memory.total)} ({named}); {room}"
 
