@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from course_lib.cli.settings import Group, Setting, defaults
+from course_lib.cli.compose import refuse
+from course_lib.cli.settings import Group, Setting, defaults, typed
 from course_lib.costs.model.conventions import DTYPE_BYTES, OPTIMIZERS
 from course_lib.costs.sweep.assembly import BESIDE_BYTES, FRAGMENTS
-from course_lib.costs.sweep.assumptions import FORMATS_OF, SHARED, WORDS
+from course_lib.costs.sweep.assumptions import ADAPTERS, FORMATS_OF, SHARED, WORDS
 from course_lib.costs.sweep.job import FORMATS, OFFLOAD, Job
 from course_lib.costs.sweep.software import KERNELS, KINDS
 from course_lib.hardware import Device
@@ -28,6 +29,11 @@ ASSUMED = Group(
         Setting("stack", Job.software.kind, "choice", "whose code: loss, kernels and buffers", "08", KINDS),
         Setting("kernel", Job.software.kernel, "choice", "attention's", "01", KERNELS),
         Setting("logits", None, "whole", "bytes of each in the loss; without it the stack's", "01"),
+        Setting("adapter", None, "choice", "trained beside frozen weights; without it these are", "11", ADAPTERS),
+        Setting("rank", None, "positive", "of LoRA's two matrices; without it 8", "11"),
+        Setting(
+            "loss_chunks", Job.loss_pieces, "positive", "parts of a micro-batch, whose logits are made apart", "11"
+        ),
         Setting("offload", Job.offload, "choice", "what lies in the host's memory", "06", OFFLOAD),
     ),
 )
@@ -37,6 +43,19 @@ def of_code(values: Mapping[str, Any]) -> dict[str, Any]:
     """Of a command's values those that say what is assumed, where they are not as they would be anyway."""
     usual = defaults([ASSUMED])
     return {name: values[name] for name in WORDS if values[name] != usual.get(name)}
+
+
+def check_codes(command: str, values: dict[str, Any], given: Collection[str]) -> None:
+    """Look for no ranks along tp where frozen weights lie in codes.
+
+    Raises: ValueError if some are asked for.
+    """
+    if values["adapter"] != "qlora":
+        return
+    if "tp" in given and values["tp"] not in (1, [1]):
+        rule, way_out = "64 weights in a row share a scale, and tp cuts rows", "choose adapter=lora, or tp=1"
+        refuse(command, f"adapter=qlora with tp={typed(values['tp'])}", rule, way_out)
+    values["tp"] = [1]
 
 
 def assumed_line(job: Job, device: Device, given: Collection[str], *, names: Mapping[str, str] | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from course_lib.cli import train_run
+from course_lib.cli import train_checks
 from course_lib.cli.assumed import assumed_line
 from course_lib.cli.commands import DEVICE
 from course_lib.cli.compose import parse_overrides, refuse
@@ -17,10 +17,12 @@ from course_lib.cli.doctor_text import look_at_text
 from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import KEYS, TrainRun, read_train
 from course_lib.config.parallel import CUT_IN_ALL, Piece
+from course_lib.costs.model.activations import is_llama
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, replicated, uneven, ways_to_fit
 from course_lib.costs.sweep.assembly import GpuMemory
+from course_lib.costs.sweep.assumptions import adapter_fields
 from course_lib.costs.sweep.gpu_memory import gpu_memory
 from course_lib.costs.sweep.job import Job
 from course_lib.costs.sweep.software import Software
@@ -31,9 +33,8 @@ from course_lib.units import format_bytes, format_count
 _COMMAND = "doctor"
 _MOST_RANKS = 2**20
 _SETTINGS = {  # of `train`, by what they decide of a job
-    "convention": "dtype",
+    "convention": "precision",
     "optimizer": "optimizer",
-    "compute_dtype": "param_dtype",
     "offload": "offload",
     "sequence_parallel": "sequence_parallel",
     "recompute": "recompute",
@@ -72,6 +73,8 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
         return [*lines, *problems, "it would not run, whatever the memory"], False
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]
     lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
+    if run.values["adapter"] is not None and not is_llama(run.model):
+        return [*lines, "not counted: the maps are those of a Llama, and this model has others", "it would run"], True
     memory, room = gpu_memory(asked.counted), device.usable_bytes
     lines += [_memory(run, memory, device), _assumed(run, asked.counted, device), _usual(asked.counted)]
     ways = ways_to_fit(asked, room, lambda flags: _is_taken(run, flags, whole, room)) if memory.total > room else []
@@ -91,7 +94,7 @@ def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int)
     try:
         other = read_train([*changed.values()], _check_ranks)
         with warnings.catch_warnings(action="ignore"):
-            train_run.check_shape(other)
+            train_checks.check_shape(other)
     except ValueError:
         return False
     return bool(gpu_memory(asked_of(other, whole).counted).total <= room)
@@ -99,7 +102,7 @@ def _is_taken(run: TrainRun, flags: Sequence[str], whole: Set[Piece], room: int)
 
 def _text(run: TrainRun) -> tuple[str, list[str]]:
     """Why the run's text would be refused, if it would; and what of all that it reads nobody has looked at."""
-    numbers = ["the numbers of its weights"] if train_run.reads_weights(run) else []
+    numbers = ["the numbers of its weights"] if train_checks.reads_weights(run) else []
     try:
         rest = look_at_text(run)
     except ValueError as error:
@@ -117,20 +120,20 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
         parallel=replace(run.parallel, sequence_parallel=run.sequence_parallel is not None),
         sequence=run.sequence,
         batch=max(run.parallel.dp, run.batch // run.config.accumulation),
-        recompute="full" if run.recompute else "none",
-        group=run.values["recompute_group"],
-        keep=run.values["recompute_keep"],
+        recompute=run.recompute,
+        group=run.group,
         loss_pieces=run.values["loss_chunks"],
-        software=Software(kind="eager", kernel="flash2"),
+        software=Software(kind="eager", kernel="naive" if run.values["attention"] == "naive" else "flash2"),
         convention=_states(run),
         optimizer=run.config.optimizer,
         offload="all" if run.values["offload"] is not None else "none",
-        itemsize=getattr(torch, run.values["param_dtype"] or run.dtype).itemsize,
+        itemsize=getattr(torch, run.precision.gathered or run.precision.lasting).itemsize,
         fused_norms=run.folder is None,  # those of transformers are written in Python
         keep_gathered=run.sequence_parallel == "keep",
         whole=whole,
         **({"context": run.values["context"]} if run.parallel.cp > 1 else {}),
         **pipeline,
+        **(adapter_fields(run.values["adapter"], run.values["rank"]) if run.values["adapter"] else {}),
     )
     return Asked(
         job=job,
@@ -143,14 +146,16 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
 
 def _states(run: TrainRun) -> Convention:
     """The trainer keeps all in the model's own format."""
-    itemsize = getattr(torch, run.dtype).itemsize
+    one = run.precision
+    itemsize, lasting = one.itemsize, one.lasting
+    assumes = f"{lasting}, computed in {one.gathered}" if one.gathered else f"{lasting} throughout"
     return Convention(
-        name=run.dtype,
+        name=lasting,
         weights=itemsize,
         gradients=itemsize,
         optimizer=2 * itemsize,
         moments=2 * itemsize,
-        assumes=f"{run.dtype} throughout",
+        assumes=assumes,
         source="course_lib.training",
     )
 
@@ -158,13 +163,16 @@ def _states(run: TrainRun) -> Convention:
 def _heading(run: TrainRun) -> str:
     where = run.parallel.in_words or "one device"
     stage = f", zero_stage={run.parallel.zero_stage}" if run.parallel.zero_stage else ""
-    size = f"{format_count(model_parameters(run.model))} parameters in {run.dtype}"
+    size = f"{format_count(model_parameters(run.model))} parameters in {run.precision.lasting}"
     return f"{run.model.name}, {size}; engine={run.engine}, {where}{stage}, batch={run.batch}, sequence={run.sequence}"
 
 
 def _refused(run: TrainRun) -> Iterator[str]:
     """What stops the run when its model is built, cut and loaded; what stays whole then, `whole_pieces` says."""
-    for problem, check in (("cannot be built", train_run.check_shape), ("cannot be loaded", train_run.check_weights)):
+    for problem, check in (
+        ("cannot be built", train_checks.check_shape),
+        ("cannot be loaded", train_checks.check_weights),
+    ):
         try:
             with warnings.catch_warnings(action="ignore"):
                 check(run)
@@ -186,6 +194,8 @@ def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     strategy = run.values["strategy"]
     as_if = f", as if strategy=FULL_SHARD and not {strategy}" if strategy not in (None, "FULL_SHARD") else ""
+    if run.precision.products:  # operands are half as large, but lie there several times, and the weights once more
+        as_if += f", as if products read {run.precision.lasting}"
     room = f"{device.name} offers {format_bytes(device.usable_bytes)}"
     return f"memory by formula{as_if}: {format_bytes(memory.total)} ({named}); {room}"
 
@@ -203,4 +213,6 @@ def _usual(job: Job) -> str:
 def _assumed(run: TrainRun, job: Job, device: Device) -> str:
     """What the run leaves to `train`, and what no setting of it says."""
     typed = {word.partition("=")[0] for word in run.overrides}
-    return assumed_line(job, device, [key for key, name in _SETTINGS.items() if name in typed], names=_SETTINGS)
+    given = [key for key, name in _SETTINGS.items() if name in typed]
+    given += ["compute_dtype", *["kernel"] * ("attention" in typed)]  # of which the first is said with the convention
+    return assumed_line(job, device, given, names=_SETTINGS)

@@ -25,7 +25,7 @@ def whole_pieces(run: TrainRun) -> tuple[frozenset[Piece], list[str]]:
     """
     if run.folder is None:
         return frozenset(), []
-    model = train_model.on_meta(run)
+    model = train_model.base_on_meta(run)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         styles = styles_of(model, plan_for(model))

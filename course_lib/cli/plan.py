@@ -39,7 +39,7 @@ def plan_command(overrides: Sequence[str]) -> int:
         _write(config, found, [], None, None)
         return 1
     best = ranked(found, _SHOWN)
-    toy = toy_of(best[0].policy)
+    toy = toy_of(best[0].policy, group=found.job.group)
     first = [*_memory(best[0], found), *of_sequences_and_experts(found.job, best[0])]
     print("\n".join(["", *_best(best), "", *first, "", *_likeness(toy)]), flush=True)
     recheck = retimed(found, range(min(config.retime, len(found)))) if config.retime else None
@@ -55,9 +55,10 @@ def plan_command(overrides: Sequence[str]) -> int:
 
 def _heading(found: Found) -> str:
     job = found.job
+    groups = f"; layers that are computed again, {job.group} at a time" if job.group > 1 else ""
     return (
         f"{job.model.name} on {job.cluster.n_gpus:,} x {job.cluster.device.name} ({job.cluster.name}); "
-        f"{job.batch:,} sequences of {job.sequence:,} tokens in a step"
+        f"{job.batch:,} sequences of {job.sequence:,} tokens in a step{groups}"
     )
 
 
@@ -66,7 +67,8 @@ def _assumed(config: PlanConfig) -> str:
     shared = ParallelConfig(tp=2, sequence_parallel=True in config.space.sequence_parallel)
     one = replace(config.job, parallel=shared)
     line = assumed_line(one, config.job.cluster.device, {*config.given, "recompute", "schedule"})
-    return f"{line}; a plan leaves {config.job.reserve:.0%} of it free"
+    longer = "; steps are timed as if all weights were trained" * (config.job.adapters is not None)
+    return f"{line}; a plan leaves {config.job.reserve:.0%} of it free{longer}"
 
 
 def _rejections(found: Found) -> list[str]:

@@ -11,14 +11,17 @@ from hydra.core.config_store import ConfigStore
 
 from course_lib import presets
 from course_lib.cli import settings
-from course_lib.cli.assumed import of_code
+from course_lib.cli.assumed import check_codes, of_code
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
 from course_lib.cli.plan_settings import AXES, PLAN, SEQUENCE, TOKENS
+from course_lib.cli.recompute_words import read_recompute
 from course_lib.config import ModelConfig
 from course_lib.costs.sweep.assumptions import job_fields
+from course_lib.costs.sweep.job import NOT_KNOWN_BEFORE
 from course_lib.hardware import parse_cluster
 from course_lib.planner.space import Job, Space
+from course_lib.sim.policies import RECOMPUTE
 
 COMMAND = "plan"
 _GROUPS: tuple[presets.Kind, ...] = ("model", "cluster")
@@ -71,12 +74,15 @@ def _checked(values: dict[str, Any], model: ModelConfig, given: frozenset[str]) 
     cluster = parse_cluster(values["cluster"])
     if values["retime"] < 0:
         refuse(COMMAND, f"retime={values['retime']}", "it is a number of policies", "give retime >= 0")
+    check_codes(COMMAND, values, given)
     axes: dict[str, Any] = {axis: _axis(values[axis]) for axis in settings.names([AXES])}
+    axes["recompute"], group = _recompute(axes["recompute"], model.n_experts)
     job = Job(
         model=model,
         cluster=cluster,
         batch=values["batch"],
         sequence=values["sequence"],
+        group=group,
         **job_fields(of_code(values)),
     )
     return PlanConfig(
@@ -92,6 +98,19 @@ def _checked(values: dict[str, Any], model: ModelConfig, given: frozenset[str]) 
 def _axis(value: Any) -> tuple[Any, ...] | None:
     """One or several values of an axis; None leaves it open."""
     return value if value is None else tuple(value) if isinstance(value, list) else (value,)
+
+
+def _recompute(words: tuple[Any, ...], n_experts: int) -> tuple[tuple[str, ...], int]:
+    """What layers may compute twice, and how many of them keep one input together where they do."""
+    found = [read_recompute(COMMAND, word, RECOMPUTE) for word in words]
+    groups = {group for way, group in found if way == "layers"} or {1}
+    if len(groups) > 1:
+        given = f"recompute=[{','.join(map(str, words))}]"
+        refuse(COMMAND, given, "a plan has groups of one size", "ask for one size after the other")
+    if n_experts > 1 and ("selective", 1) in found:
+        given = f"recompute=selective with {n_experts} experts"
+        refuse(COMMAND, given, NOT_KNOWN_BEFORE, "choose recompute=layers")
+    return tuple(way for way, _ in found), groups.pop()
 
 
 def _path(name: str, given: Any, suffix: str = "") -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from course_lib import presets
 from course_lib.cli.assumed import ASSUMED
+from course_lib.cli.recompute_words import GROUPS
 from course_lib.cli.settings import NEEDED, Group, Setting
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.sweep.job import Job
@@ -21,7 +22,7 @@ AXES = Group(
         Setting("ep", Space.ep, "wholes", "ranks that share experts", "09"),
         Setting("zero_stage", list(Space.zero_stage), "wholes", "what copies share", "06", _STAGES),
         Setting("micro_batch", list(Space.micro_batch), "wholes", "sequences of one", "04"),
-        Setting("recompute", list(Space.recompute), "other", "what layers compute twice", "01", RECOMPUTE),
+        Setting("recompute", list(Space.recompute), "other", "what layers compute twice", "01", (*RECOMPUTE, GROUPS)),
         Setting("schedule", list(Space.schedule), "other", "the order of a pipeline's work", "04", SCHEDULES),
         Setting("stages_per_rank", list(Space.stages_per_rank), "wholes", "for interleaved", "04"),
     ),

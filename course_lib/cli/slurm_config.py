@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib import presets
-from course_lib.cli import settings, train_run
+from course_lib.cli import settings, train_checks, train_run
 from course_lib.cli.commands import CLUSTER, JOB, SLURM
 from course_lib.cli.compose import parse_overrides, refuse
 from course_lib.cli.train_config import TrainRun, read_train
@@ -52,8 +52,8 @@ def read_job(overrides: Sequence[str]) -> Job:
     train.setdefault("out", f"out={name}")
     run = read_train([*train.values()], lambda ranks: _check_ranks(ranks, values))
     _check_nodes(run, values)
-    train_run.check_shape(run)
-    train_run.check_weights(run)
+    train_checks.check_shape(run)
+    train_checks.check_weights(run)
     train_run.make_batches(run)
     return Job(name=name, values=values, run=run, overrides=tuple(overrides))
 

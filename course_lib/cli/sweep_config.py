@@ -14,14 +14,16 @@ from hydra.core.override_parser.types import Override
 
 from course_lib import presets
 from course_lib.cli import settings
-from course_lib.cli.assumed import ASSUMED, of_code
+from course_lib.cli.assumed import ASSUMED, check_codes, of_code
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse, require_whole, shown
 from course_lib.cli.model_given import model_folder, shape_given, without_folder
+from course_lib.cli.recompute_words import read_recompute
 from course_lib.cli.sweep_settings import AXES, SWEEP
 from course_lib.config import ModelConfig
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.sweep.explore import EXPLORER, Exploration
 from course_lib.costs.sweep.grid import Grid
+from course_lib.costs.sweep.job import RECOMPUTE
 from course_lib.hardware import Device, device_called
 from course_lib.units import is_number
 
@@ -92,6 +94,7 @@ def _chosen(override: Override, model: str) -> str:
 def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, ...]) -> SweepConfig:
     """Each value of the right kind, then in its place."""
     settings.check_kinds(_COMMAND, SWEEP, values)
+    check_codes(_COMMAND, values, [word.partition("=")[0] for word in overrides])
     for axis in _AXES:
         if type(values[axis]) is int:
             values[axis] = [values[axis]]
@@ -104,6 +107,7 @@ def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, .
             _COMMAND, f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}"
         )
     _check_explorer(values, overrides)
+    recompute, group = read_recompute(_COMMAND, values["recompute"], RECOMPUTE)
     device = _device(values["device"])
     axes: dict[str, Any] = {axis: tuple(given) if isinstance(given := values[axis], list) else given for axis in _AXES}
     return SweepConfig(
@@ -115,7 +119,8 @@ def _checked(values: dict[str, Any], model: ModelConfig, overrides: tuple[str, .
             convention=values["convention"],
             token_imbalance=float(imbalance),
             device_bytes=device.usable_bytes,
-            recompute=values["recompute"],
+            recompute=recompute,
+            group=group,
             assumed={k: v for k, v in of_code(values).items() if k != "convention"},
         ),
         grid=Grid(**axes, sequence_parallel=values["sequence_parallel"] != "none"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from course_lib import presets
 from course_lib.cli.assumed import ASSUMED
+from course_lib.cli.recompute_words import GROUPS
 from course_lib.cli.settings import NEEDED, Group, Setting
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.sweep.explore import EXPLORER, Exploration
@@ -43,7 +44,9 @@ SWEEP = (
             ),
             Setting("sequence", Exploration.sequence, "whole", "tokens", "01"),
             Setting("global_batch", None, "whole", "sequences of a step; without it the convention's", "01"),
-            Setting("recompute", Exploration.recompute, "choice", "what layers compute twice", "01", RECOMPUTE),
+            Setting(
+                "recompute", Exploration.recompute, "other", "what layers compute twice", "01", (*RECOMPUTE, GROUPS)
+            ),
             Setting("token_imbalance", Exploration.token_imbalance, "other", "the fullest expert's share", "08"),
         ),
     ),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from course_lib.cli import train_folder, train_run
+from course_lib.cli import train_checks, train_folder, train_run
 from course_lib.cli.interrupts import Interrupt, heard
 from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_torchrun import train_under_torchrun
@@ -40,7 +40,7 @@ def _train_here(overrides: Sequence[str], interrupt: Interrupt) -> int:
     if run.ranks > 1:
         _import_early()
     choice = devices.choose_for_training(0, run.ranks)
-    train_run.check_model(run, choice, run.ranks)
+    train_checks.check_model(run, choice, run.ranks)
     batches = train_run.make_batches(run)
     with train_folder.taken(run):
         print(f"{train_run.heading(run, batches, choice)}{train_folder.going_on(run)}", flush=True)

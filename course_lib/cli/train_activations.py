@@ -1,4 +1,4 @@
-"""What a training run says of the bytes between forward and backward: recompute, its groups and results, the loss."""
+"""What a training run says of the bytes between forward and backward: recompute and loss_chunks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from course_lib.cli.compose import refuse
+from course_lib.cli.recompute_words import read_recompute
+from course_lib.cli.train_precision import Precision, autocasting
 from course_lib.config import ModelConfig
+from course_lib.costs.sweep.job import NOT_KNOWN_BEFORE
+from course_lib.models.decoder import Decoder
+from course_lib.models.registered import check_attention, mix_by
+from course_lib.parallel.tensors.roles import causal_model
+from course_lib.savers.tiled_attention import attention_with_scores, tiled_attention
 from course_lib.training.loss_technique import chunked_loss
 from course_lib.training.recompute_technique import recompute
 from course_lib.training.setup import Technique
 
 COMMAND = "train"
+_ATTENTION = {"naive": attention_with_scores, "tiles": tiled_attention}  # else PyTorch's own kernels
 
 
 def check(values: Mapping[str, Any], model: ModelConfig, folder: Path | None) -> None:
@@ -20,34 +30,48 @@ def check(values: Mapping[str, Any], model: ModelConfig, folder: Path | None) ->
 
     Raises: ValueError.
     """
-    group, keep, chunks = (values[name] for name in ("recompute_group", "recompute_keep", "loss_chunks"))
-    for name, value, usual in (("recompute_group", group, 1), ("recompute_keep", keep, "nothing")):
-        if value != usual and not values["recompute"]:
-            refuse(
-                COMMAND, f"{name}={value} without recompute", "it says how layers compute twice", "add recompute=true"
-            )
-        if value != usual and values["engine"] == "torch":
-            rule, way_out = "PyTorch's engine computes each layer again here", "choose engine=own, or leave it out"
-            refuse(COMMAND, f"engine=torch with {name}={value}", rule, way_out)
-    if keep == "matmuls" and model.n_experts > 1:
-        rule, way_out = "how many tokens pass an expert is not known before", "choose recompute_keep=attention"
-        refuse(COMMAND, f"recompute_keep=matmuls with {model.n_experts} experts", rule, way_out)
+    recompute, chunks = values["recompute"], values["loss_chunks"]
+    if recompute not in ("none", "layers") and values["engine"] == "torch":
+        rule, way_out = "PyTorch's engine computes each layer again here", "choose engine=own, or recompute=layers"
+        refuse(COMMAND, f"engine=torch with recompute={recompute}", rule, way_out)
+    if recompute == "selective" and model.n_experts > 1:
+        given = f"recompute=selective with {model.n_experts} experts"
+        refuse(COMMAND, given, NOT_KNOWN_BEFORE, "choose recompute=layers")
+    if values["attention"] != "sdpa" and values["cp"] > 1:
+        rule, way_out = "context= says how ranks attend to each other's keys", "leave attention out, or choose cp=1"
+        refuse(COMMAND, f"attention={values['attention']} with cp={values['cp']}", rule, way_out)
     if chunks > 1 and values["engine"] == "torch":
         rule, way_out = "PyTorch's engine makes the logits at once", "choose engine=own, or leave loss_chunks out"
         refuse(COMMAND, f"engine=torch with loss_chunks={chunks}", rule, way_out)
     if chunks > 1 and folder is not None:
         rule, way_out = "a model of transformers makes its own logits", "leave loss_chunks out"
         refuse(COMMAND, f"model={str(folder)!r} with loss_chunks={chunks}", rule, way_out)
-    if chunks > 1 and values["param_dtype"] is not None:
+    if chunks > 1 and values["precision"] == "bf16":
         rule = "stage 3 gives what comes out of the model in fp32, and the head lies in 16 bits"
-        refuse(COMMAND, f"param_dtype={values['param_dtype']} with loss_chunks={chunks}", rule, "leave one of them out")
+        refuse(COMMAND, f"precision=bf16 with loss_chunks={chunks}", rule, "leave one of them out")
 
 
-def techniques(values: Mapping[str, Any]) -> list[Technique]:
-    """Those of the course's own engine, in their order."""
-    found: list[Technique] = []
-    if values["recompute"] and values["engine"] == "own":
-        found.append(recompute(group=values["recompute_group"], keep=values["recompute_keep"]))
+def attend(model: nn.Module, values: Mapping[str, Any]) -> None:
+    """Let positions of a model meet as the run asks.
+
+    Raises: ValueError for a model of `transformers` whose attention is more than a softmax over the past.
+    """
+    if values["attention"] == "sdpa":
+        return
+    mix = _ATTENTION[values["attention"]]
+    if isinstance(model, Decoder):
+        model.mix_by(mix)
+    elif (found := causal_model(model)) is not None:
+        check_attention(found[1], "train")
+        mix_by(found[1], mix)
+
+
+def techniques(values: Mapping[str, Any], precision: Precision) -> list[Technique]:
+    """In their order."""
+    found = autocasting(precision)
+    way, group = read_recompute(COMMAND, values["recompute"])
+    if way != "none" and values["engine"] == "own":
+        found.append(recompute(group=group, keep="matmuls" if way == "selective" else "nothing"))
     if values["loss_chunks"] > 1:
         found.append(chunked_loss(values["loss_chunks"]))
     return found

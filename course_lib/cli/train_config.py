@@ -14,8 +14,18 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 
 from course_lib import presets
-from course_lib.cli import settings, train_activations, train_context, train_experts, train_sharding
+from course_lib.cli import (
+    settings,
+    train_activations,
+    train_adapters,
+    train_context,
+    train_experts,
+    train_precision,
+    train_sharding,
+)
 from course_lib.cli.compose import compose_values, parse_overrides, path_given, refuse
+from course_lib.cli.recompute_words import read_recompute
+from course_lib.cli.train_precision import Precision
 from course_lib.cli.train_settings import MODELS, PIPELINE, TRAIN
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.parallel.tensors.region import SequenceParallel
@@ -29,6 +39,7 @@ COMMAND = train_sharding.COMMAND
 OPTIONS = settings.defaults(TRAIN)
 KEYS = settings.names(TRAIN)
 _PIPELINE = settings.names([PIPELINE])  # only with pp > 1; None: what `_pipeline` chooses
+_WHOLE = {"tp": 1, "ep": 1, "zero_stage": 0}  # up to which every rank has a tensor or has none of it
 _MOST_INSTRUCTIONS = 2**20  # about as many a schedule has of a kind
 _RANKS = ("dp", "pp", "cp", "tp")  # their product; ep is counted inside dp
 
@@ -49,12 +60,13 @@ class TrainRun:
     parallel: ParallelConfig
     engine: str
     schedule: Schedule | None  # of a pipeline
-    recompute: bool
+    recompute: str  # a word of `recompute_words`
+    group: int  # layers that keep one input together
     sequence_parallel: SequenceParallel | None
     steps: int
     batch: int
     sequence: int
-    dtype: str
+    precision: Precision
     seed: int
     text: Path | None
     out: Path | None
@@ -90,12 +102,18 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     check_ranks(parallel.world_size)
     _check_batch(values)
     _check_sequence_parallel(values)
+    _check_codes(values)
     train_context.complete(values)
     train_sharding.complete(values)
+    precision = train_precision.check(values)
+    train_adapters.complete(values)
     schedule = _pipeline(values)
     model, folder = _model(values)
+    if folder is not None and values["adapter"] is not None:  # which are nothing without the weights beside them
+        values["model"] = {"folder": str(folder), "weights": Pretrained(folder).mark()}
     model.check_sequence(values["sequence"])
     train_experts.check(values, model, folder)
+    recompute, group = read_recompute(COMMAND, values["recompute"])
     train_activations.check(values, model, folder)
     return TrainRun(
         model=model,
@@ -104,15 +122,15 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
         rate=_rate(values),
         parallel=parallel,
         schedule=schedule,
+        precision=precision,
+        recompute=recompute,
+        group=group,
         text=None if values["text"] is None else path_given(COMMAND, "text", values["text"]),
         out=_folder(values["out"]),
         every=_every(values["checkpoint_every"]),
         values=values,
         overrides=tuple(overrides),
-        **{
-            name: values[name]
-            for name in ("engine", "recompute", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
-        },
+        **{name: values[name] for name in ("engine", "sequence_parallel", "steps", "batch", "sequence", "seed")},
     )
 
 
@@ -180,6 +198,16 @@ def _check_sequence_parallel(values: Mapping[str, Any]) -> None:
         ranks = f"tp={tp}" if cp == 1 else f"cp={cp}, tp={tp}"
         way_out = f"give sequence >= {cp * tp}, or less tp"
         refuse(COMMAND, f"sequence={sequence} with {ranks} and {given}", "every rank needs a position", way_out)
+
+
+def _check_codes(values: Mapping[str, Any]) -> None:
+    """Moments in codes are those of whole tensors."""
+    cut = next(
+        (f"{axis}={values[axis]}" for axis in ("tp", "ep", "zero_stage") if int(values[axis]) > _WHOLE[axis]), ""
+    )
+    if values["optimizer"] == "adamw8bit" and cut:
+        rule, way_out = "256 moments in a row share a scale, and ranks would cut rows", "choose dp, pp or cp, or adamw"
+        refuse(COMMAND, f"optimizer=adamw8bit with {cut}", rule, way_out)
 
 
 def _pipeline(values: dict[str, Any]) -> Schedule | None:

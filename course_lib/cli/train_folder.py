@@ -18,7 +18,7 @@ import yaml
 from course_lib.cli.compose import refuse
 from course_lib.cli.settings import every
 from course_lib.cli.train_config import COMMAND, TrainRun
-from course_lib.cli.train_model import EXPORT
+from course_lib.cli.train_model import EXPORTS, export_name
 from course_lib.cli.train_settings import TRAIN
 from course_lib.gauges.run_log import CONFIG, METRICS
 from course_lib.training import export_folder, step_folders
@@ -74,7 +74,8 @@ def _clear(folder: Path) -> None:
     The folder goes too, unless somebody else put something there.
     """
     step_folders.remove_unfinished(folder)
-    export_folder.remove(folder / EXPORT)
+    for name in EXPORTS:
+        export_folder.remove(folder / name)
     for path in folder.glob("*.unfinished"):
         path.unlink(missing_ok=True)
     if _has_steps(folder):
@@ -103,7 +104,7 @@ def _check(run: TrainRun, folder: Path) -> None:
         _check_values(run, (folder / CONFIG).read_bytes())
     elif any(path.suffix != ".unfinished" for path in folder.iterdir()):
         _refuse(folder, "it is there already, and each run has its own")
-    if run.folder is not None and (place := export_folder.in_the_way(folder / EXPORT)) is not None:
+    if run.folder is not None and (place := export_folder.in_the_way(folder / export_name(run))) is not None:
         refuse(COMMAND, str(place), "the trained model is written there, and no run wrote this", "move it away")
 
 
@@ -115,6 +116,9 @@ def _check_values(run: TrainRun, text: bytes) -> None:
     except (yaml.YAMLError, AttributeError, UnicodeDecodeError, RecursionError):
         _refuse(run.out, f"its {CONFIG} is of no run")
     for name, value in _flat(run.values):
+        if name == "model.weights" and begun.get(name) != value:
+            rule = f"the adapters in {str(run.out)!r} were trained beside other weights"
+            refuse(COMMAND, f"model={run.folder}", rule, "put these back, or name another folder as out=")
         if name not in free and begun.get(name) != value:
             rule = f"the unfinished run in {str(run.out)!r} began with {name}={begun.get(name)}"
             refuse(COMMAND, f"{name}={value}", rule, f"give {name}={begun.get(name)}, or another folder as out=")
@@ -187,7 +191,7 @@ def finish(run: TrainRun, steps: Sequence[Step]) -> str:
         return words
     last = step_folders.latest(run.out)
     assert last is not None  # `work` has written it
-    export = "" if run.folder is None else f", {EXPORT}/"
+    export = "" if run.folder is None else f", {export_name(run)}/"
     return f"{words}\nwritten: {CONFIG}, {METRICS}, {last.name}/{export} in {run.out}"
 
 

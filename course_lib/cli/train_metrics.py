@@ -20,7 +20,7 @@ from course_lib.training.loop import Step
 from course_lib.units import format_bytes
 
 _MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
-_FORMATS = {"float32": "fp32", "bfloat16": "bf16"}  # of data sheets; of float64 they are not asked
+_FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # of data sheets; of float64 they are not asked
 
 
 class Metrics:
@@ -86,8 +86,4 @@ def _peak_flops_per_s(run: TrainRun, choice: Choice) -> float | None:
     if choice.device.type != "cuda":
         return None
     device = device_called(torch.cuda.get_device_name(choice.device))
-    return (
-        None
-        if device is None
-        else device.dense_flops_per_s.get(_FORMATS.get(run.values["param_dtype"] or run.dtype, ""))
-    )
+    return None if device is None else device.dense_flops_per_s.get(_FORMATS.get(run.precision.computed, ""))

@@ -12,30 +12,28 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import nn
 
 from course_lib import comm
-from course_lib.cli import settings, train_activations, train_context, train_experts, train_model, train_sharding
-from course_lib.cli.compose import refuse
-from course_lib.cli.machine import memory_bytes
+from course_lib.cli import (
+    settings,
+    train_activations,
+    train_adapters,
+    train_context,
+    train_experts,
+    train_model,
+    train_precision,
+    train_sharding,
+)
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_metrics import Metrics
 from course_lib.cli.train_settings import ACTIVATIONS, CONTEXT, EXPERTS, SHARDING
-from course_lib.costs.model.parameters import expert_parameters, model_parameters
+from course_lib.costs.model.parameters import model_parameters
 from course_lib.errors import four_parts
-from course_lib.models.registered import check_attention, check_experts
-from course_lib.parallel.pipelines.stages import layers_of
-from course_lib.parallel.sequence.ulysses import check_heads
-from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.mesh import make_mesh
-from course_lib.parallel.tensors.cutting import AXIS, write_table
-from course_lib.parallel.tensors.plan import plan_for
-from course_lib.parallel.tensors.roles import causal_model
-from course_lib.parallel.tensors.styles import styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time
-from course_lib.training import folder_check, series
+from course_lib.training import series, step_folders
 from course_lib.training.batches import Batches
 from course_lib.training.cadence import Cadence, any_asks
 from course_lib.training.loop import Step, tokens_of, train
@@ -45,16 +43,15 @@ from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import describe_text, load_text, read_text
 from course_lib.training.torch_recompute import torch_recompute_layers
-from course_lib.training.torch_techniques import check_parts, check_vocabulary, torch_replicate, torch_tensor
+from course_lib.training.torch_techniques import torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
-from course_lib.units import format_bytes, format_count
+from course_lib.units import format_count
 
 _REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
 _TENSOR = {"own": tensor, "torch": torch_tensor}
 FIRST_STEP_S = 3600.0  # with what comes before it
 STEP_S, _LONGEST_STEPS = 600.0, 10  # for a step and a checkpoint: as long as so many of the longest, at least so long
 LINES = 20  # of progress at least, where they cannot overwrite each other
-_STATES_KEPT = {"sgd": 0, "adamw": 2}  # numbers for each parameter, beside its weight and its gradient
 
 
 def make_batches(run: TrainRun) -> Batches:
@@ -84,100 +81,16 @@ def batches_of(run: TrainRun, tokens: bytes | NDArray[np.integer]) -> Batches:
     return Batches(text=tokens, batch_size=run.batch, sequence=run.sequence, seed=run.seed)
 
 
-def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
-    """Refuse what `check_shape` and `check_weights` refuse, and a model whose states would take the machine down.
-
-    Raises: ValueError naming also the memory.
-    """
-    check_shape(run)
-    check_weights(run)
-    if choice.device.type == "cuda":
-        return  # torch refuses by itself, and nothing else suffers
-    itemsize = getattr(torch, run.dtype).itemsize
-    needed = numbers_needed(run, ranks_here) * itemsize
-    if needed > memory_bytes():
-        values = f"{run.model.name} on {ranks_here} rank{'s' * (ranks_here > 1)} needs {format_bytes(needed)}"
-        rule = f"this machine has {format_bytes(memory_bytes())}"
-        refuse(COMMAND, values, rule, "choose a smaller model, as model=tiny_llama")
-
-
-def check_shape(run: TrainRun) -> None:
-    """Refuse a model that our decoder cannot be, or the ranks cannot share.
-
-    Raises: ValueError naming the field, the stages, or what tp ranks cannot share.
-    """
-    model = train_model.on_meta(run)
-    if run.schedule is not None:
-        _check_stages(run, len(layers_of(model)))
-    if run.parallel.tp > 1:
-        _check_parts(run, model)
-    if run.values["context"] == "ulysses":
-        check_heads(run.model.n_heads // run.parallel.tp, run.parallel.cp)
-    if run.folder is not None and (found := causal_model(model)) is not None:
-        if run.parallel.cp > 1:
-            check_attention(found[1])
-        if run.parallel.ep > 1:
-            check_experts(found[1])
-
-
-def check_weights(run: TrainRun) -> None:
-    """Refuse a folder whose weights are not its model's; what is drawn, nobody has to look at.
-
-    Raises: ValueError naming files or tensors.
-    """
-    if run.folder is not None and reads_weights(run):
-        folder_check.check_weights(run.folder, train_model.on_meta(run))
-
-
-def reads_weights(run: TrainRun) -> bool:
-    """Whether it begins with a folder's weights."""
-    return run.folder is not None and Pretrained(run.folder).has_weights
-
-
-def _check_stages(run: TrainRun, layers: int) -> None:
-    """Refuse more stages than layers; a decoder's embedding and its head are layers too."""
-    assert run.schedule is not None
-    stages = run.schedule.n_stages
-    if stages > layers:
-        values = f"{stages} stages, {run.model.name} has {layers} layers with its embedding and head"
-        more = run.model.n_layers + stages - layers
-        refuse(COMMAND, values, "every stage has a layer", f"choose fewer ranks, or give model.n_layers={more}")
-
-
-def _check_parts(run: TrainRun, model: nn.Module) -> None:
-    """Refuse what the ranks along tp cannot share; `model`, which is cut to see it, has no numbers."""
-    layout, styles = Layout(model, {AXIS: run.parallel.tp}), styles_of(model, plan_for(model))
-    if run.engine == "torch":
-        check_vocabulary(styles)
-        check_parts(model, styles, run.parallel.tp)
-    write_table(model, layout, styles)
-
-
-def numbers_needed(run: TrainRun, ranks_here: int) -> int:
-    """How many numbers of weights, gradients and states this machine holds at once, at least.
-
-    The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, its experts,
-    or weights, gradients and states by ZeRO.
-    """
-    model, parallel = run.model, run.parallel
-    experts = sum(layers * expert_parameters(kind) for layers, kind in model.layer_kinds if kind.n_experts > 1)
-    others, parts, needed = model_parameters(model) - experts, parallel.pp * parallel.tp, 0
-    shared = train_sharding.ranks_that_share(run.values)
-    for kept, ranks in zip((1, 1, _STATES_KEPT[run.config.optimizer]), shared, strict=True):
-        needed += ranks_here * kept * others // (parts * ranks)
-        needed += ranks_here * kept * experts // (parts * max(ranks, parallel.ep))
-    return needed
-
-
 def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], object]) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1; `init` fills what a rank then has."""
     model = train_model.on_meta(run, device)
-    if run.recompute and run.engine == "torch":
+    if run.recompute != "none" and run.engine == "torch":
         torch_recompute_layers(model)
-    fewer_bytes = train_activations.techniques(run.values)
+    last = [*train_precision.scaling(run.precision), *train_adapters.techniques(run.values)]
+    fewer_bytes = train_activations.techniques(run.values, run.precision)
     if run.ranks == 1:
         with device:  # where a model that is on meta gets its memory
-            apply = [*fewer_bytes, *train_experts.balancing(run.values)]
+            apply = [*fewer_bytes, *train_experts.balancing(run.values), *last]
             return Trainer(model, run.config, apply=apply, init=init)
     parallel = run.parallel  # which counts the ranks along ep in dp; in the mesh they are an axis beside it
     mesh = make_mesh(pp=parallel.pp, dp=parallel.dp // parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
@@ -191,6 +104,7 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
         apply += [train_sharding.technique(run.values)]
     elif parallel.shards > 1:
         apply += [_REPLICATE[run.engine]()]
+    apply += last
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="plan_for")  # which `check_shape` has said, once for all ranks
         return Trainer(model, run.config, mesh=mesh, apply=apply, init=init)
@@ -251,10 +165,11 @@ def begun(run: TrainRun, device: torch.device) -> tuple[Trainer, list[Step]]:
     steps: list[Step] = []
 
     def init(trainer: Trainer) -> None:
-        record = None if run.out is None else series.resume(trainer, run.out)
-        if record is None:
+        has_checkpoint = run.out is not None and step_folders.latest(run.out) is not None
+        if not has_checkpoint or run.values["adapter"] is not None:  # of which a checkpoint has the adapters alone
             train_model.init_of(run)(trainer)
-        else:
+        record = None if run.out is None else series.resume(trainer, run.out)
+        if record is not None:
             steps.extend(_steps_of(record, run))
 
     return make_trainer(run, device, init), steps
@@ -293,10 +208,19 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     how += [settings.said(group, run.values) for group in (CONTEXT, EXPERTS, ACTIVATIONS, SHARDING)]
     where = ", ".join(filter(None, how))
     text = describe_text() if run.text is None else run.text.name
+    parameters = model_parameters(run.model)
+    trained = train_adapters.in_words(train_model.on_meta(run), parameters, run.values) if run.values["adapter"] else ""
     return (
-        f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "
+        f"{run.model.name}, {format_count(parameters)} parameters in {_formats(run)}{trained}; "
         f"engine={run.engine}, {where} ({choice.device.type}); {text}, {len(batches.text):,} tokens"
     )
+
+
+def _formats(run: TrainRun) -> str:
+    """What lasts, and what is computed where that is something else."""
+    one = run.precision
+    computed = f" (precision={run.values['precision']}: computed in {one.computed})" * (one.computed != one.lasting)
+    return f"{one.lasting}{computed}"
 
 
 def failure_line(error: Exception) -> str:

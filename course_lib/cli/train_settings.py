@@ -8,14 +8,14 @@ from course_lib import presets
 from course_lib.cli.settings import Group, Setting
 from course_lib.config.training import Optimizer
 from course_lib.costs.comm.tensor import SequenceParallel
-from course_lib.costs.model.checkpointing import Keep
 from course_lib.schedules import SCHEDULES
 from course_lib.sequence_cut import ContextMethod, Order
 
 MODELS = (*presets.names("tiny"), *presets.names("model"))
 
 _KEPT = get_args(SequenceParallel)
-_RESULTS = get_args(Keep)
+_PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16", "pure_bf16")
+_AGAIN = ("none", "layers", "groups:2", "selective")  # or another number
 _STRATEGIES = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD")
 _POLICIES = ("by_block", "by_block_and_size", "by_block_group", "size_based")
 
@@ -37,8 +37,6 @@ SHARDING = Group(
         Setting("zero_stage", 0, "whole", "1 states, 2 and gradients, 3 and weights", "06", ("0", "1", "2", "3"), True),
         Setting("strategy", None, "word", "how stage 3 shares; without it FULL_SHARD", "06", _STRATEGIES, free=True),
         Setting("shards", None, "whole", "ranks that share one copy, for HYBRID_SHARD", "06", free=True),
-        # Pieces keep the model's own dtype; what is computed in another one comes out otherwise, so it is not free.
-        Setting("param_dtype", None, "word", "what stage 3 gathers and computes in", "06", ("bfloat16",)),
         Setting("offload", None, "word", "where stage 3 keeps its pieces: in main memory", "06", ("cpu",), True),
         Setting("policy", None, "word", "what is gathered together; without it by_block", "06", _POLICIES, free=True),
         Setting("policy_size", None, "whole", "blocks of a group, or parameters of a unit", "06", free=True),
@@ -78,10 +76,16 @@ ACTIVATIONS = Group(
     "what layers keep until backward",
     (
         Setting("sequence_parallel", None, "choice", "along tp: a block's input, or a piece", "05", _KEPT, True),
-        Setting("recompute", False, "switch", "a layer's input alone; compute twice", "01", ("true", "false"), True),
-        Setting("recompute_group", 1, "positive", "layers that keep one input together", "11", free=True),
-        Setting("recompute_keep", "nothing", "choice", "results that are not computed twice", "11", _RESULTS, True),
+        Setting("recompute", "none", "other", "what layers compute twice: all, but their input", "01", _AGAIN, True),
+        Setting("attention", "sdpa", "choice", "how scores are made", "11", ("naive", "sdpa", "tiles"), True),
         Setting("loss_chunks", 1, "positive", "parts of a micro-batch whose logits exist at a time", "11", free=True),
+    ),
+)
+ADAPTERS = Group(
+    "what is trained beside a frozen model",
+    (
+        Setting("adapter", None, "choice", "without it all weights are trained", "11", ("lora", "ia3", "qlora")),
+        Setting("rank", None, "positive", "of LoRA's two matrices; without it 8", "11"),
     ),
 )
 STEPS = Group(
@@ -104,7 +108,7 @@ OPTIMIZER = Group(
         Setting("warmup_steps", 0, "whole", "steps in which it rises first", "03"),
         Setting("weight_decay", 0.0, "number", "how much of each weight a step takes away, times lr", "03"),
         Setting("max_norm", None, "number", "the norm that gradients are scaled down to", "03"),
-        Setting("dtype", "float32", "choice", "of weights, gradients and states", "01", ("float32", "float64")),
+        Setting("precision", "fp32", "choice", "of what lasts, and of what is computed", "01", _PRECISIONS),
     ),
 )
 RESULTS = Group(
@@ -115,4 +119,4 @@ RESULTS = Group(
         Setting("keep_checkpoints", 2, "positive", "so many stay; the ones before them are removed", "03", free=True),
     ),
 )
-TRAIN = (RANKS, SHARDING, PIPELINE, CONTEXT, EXPERTS, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)
+TRAIN = (RANKS, SHARDING, PIPELINE, CONTEXT, EXPERTS, ADAPTERS, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)

@@ -9,6 +9,7 @@ import torch
 
 from course_lib.cli.compose import refuse
 from course_lib.cli.settings import names
+from course_lib.cli.train_precision import PRECISIONS
 from course_lib.cli.train_settings import SHARDING
 from course_lib.parallel.sharding.offload import CPUOffloadPolicy
 from course_lib.parallel.sharding.wrapping import (
@@ -25,7 +26,7 @@ from course_lib.training.sharding import check_strategy, fully_shard, parts_of, 
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 
 COMMAND = "train"
-_OF_WEIGHTS = ("strategy", "shards", "param_dtype", "offload")  # these have a meaning where weights are shared
+_OF_WEIGHTS = ("strategy", "shards", "offload")  # these have a meaning where weights are shared
 POLICIES: dict[str, Callable[[int], Policy]] = {
     "by_block": lambda size: by_block,
     "by_block_and_size": lambda size: by_block_and_size,
@@ -83,9 +84,8 @@ def _check_weights(values: Mapping[str, Any]) -> None:
                 f"give zero_stage=3, or leave {name} out",
             )
             _refuse(f"{name}={values[name]} with zero_stage={stage}", rule, way_out)
-    for name, kinds in ((one.name, one.choices) for one in SHARDING.settings if one.name in ("param_dtype", "offload")):
-        if values[name] not in (None, *kinds):
-            _refuse(f"{name}={values[name]!r}", "not a known kind", f"choose {' or '.join(kinds)}, or leave {name} out")
+    if values["offload"] not in (None, "cpu"):
+        _refuse(f"offload={values['offload']!r}", "not a known kind", "choose cpu, or leave offload out")
     if values["offload"] is not None and values["engine"] == "torch":
         rule, way_out = (
             "here PyTorch's engine keeps its pieces on the device",
@@ -128,7 +128,8 @@ def technique(values: Mapping[str, Any]) -> Technique:
     if values["engine"] == "torch" and stage == 1:
         return torch_zero()
     policy = POLICIES[name](values["policy_size"])
-    dtype = values["param_dtype"] and getattr(torch, values["param_dtype"])
+    gathered = PRECISIONS[values["precision"]].gathered
+    dtype = None if gathered is None else getattr(torch, gathered)
     if values["engine"] == "torch":  # of whole weights it would reduce parts of gradients, but keep whole ones
         return torch_fully_shard(policy, strategy=strategy or "SHARD_GRAD_OP", shards=shards, param_dtype=dtype)
     if stage < 3:

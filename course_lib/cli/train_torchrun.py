@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 import torch.distributed as dist
 
-from course_lib.cli import train_folder, train_run
+from course_lib.cli import train_checks, train_folder, train_run
 from course_lib.cli.interrupts import Interrupt
 from course_lib.cli.train_config import TrainRun, check_started, read_train
 from course_lib.cli.train_watch import watch
@@ -90,7 +90,7 @@ def _going_on(run: TrainRun) -> str:
 def _prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[TrainRun, Batches]:
     """Everything that can be wrong before a rank starts to work."""
     run = read_train(overrides, partial(check_started, started=dist.get_world_size()))
-    train_run.check_model(run, choice, int(os.environ["LOCAL_WORLD_SIZE"]))
+    train_checks.check_model(run, choice, int(os.environ["LOCAL_WORLD_SIZE"]))
     with nullcontext() if first else redirect_stdout(None):
         return run, train_run.make_batches(run)
 

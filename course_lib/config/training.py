@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from course_lib.errors import four_parts
 
-Optimizer = Literal["sgd", "adamw"]
+Optimizer = Literal["sgd", "adamw", "adamw8bit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,10 +25,10 @@ ATTENTIVE = ("llama", "mistral", "mixtral", "olmo", "olmo2", "olmoe", "qwen2", "
 _LENGTH_DEPENDENT = ("dynamic", "longrope")  # angles that depend on the longest position at hand
 
 
-def replace_attention(theirs: nn.Module, mix: Mix, positions: Callable[[torch.device], Tensor]) -> None:
-    """Let positions meet by `mix` in every layer; rotary angles are those of `positions`, not of 0, 1, 2, …
+def mix_by(theirs: nn.Module, mix: Mix) -> None:
+    """Let positions meet by `mix` in every layer.
 
-    Shapes: `mix` takes q (B, A, S, D), k and v (B, K, S, D); positions (S,).
+    Shapes: `mix` takes q (B, A, S, D), k and v (B, K, S, D).
     """
     from transformers import AttentionInterface
 
@@ -38,6 +38,12 @@ def replace_attention(theirs: nn.Module, mix: Mix, positions: Callable[[torch.de
     model.set_attn_implementation(_NAME)
     for attention in attentions_of(theirs):
         attention.mix = mix  # type: ignore[assignment]
+
+
+def replace_attention(theirs: nn.Module, mix: Mix, positions: Callable[[torch.device], Tensor]) -> None:
+    """The same, with the rotary angles of `positions` (S,), not of 0, 1, 2, …"""
+    mix_by(theirs, mix)
+    model: Any = theirs
 
     def with_positions(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         return args, kwargs | {"position_ids": positions(model.device)[None]}
@@ -55,8 +61,8 @@ def attentions_of(theirs: nn.Module) -> list[nn.Module]:
     return [module for module in theirs.modules() if hasattr(module, "is_causal")]
 
 
-def check_attention(theirs: nn.Module) -> None:
-    """Refuse a model in which ranks that share a sequence would compute something else.
+def check_attention(theirs: nn.Module, operation: str = "context") -> None:
+    """Refuse a model that would compute something else if its attention were replaced.
 
     Raises: ValueError for settings of attention that `mix` has not, and for a family that is not known here.
     """
@@ -64,11 +70,11 @@ def check_attention(theirs: nn.Module) -> None:
     settings = ", ".join(_beyond_mix(theirs, config))
     if settings:
         values, rule = f"{config.model_type} with {settings}", "a query meets all keys up to its own, by the softmax"
-        raise ValueError(four_parts("context", values, rule, "switch that off in its configuration"))
+        raise ValueError(four_parts(operation, values, rule, "switch that off in its configuration"))
     if config.model_type not in ATTENTIVE:
         rule = "whether positions meet in its attention alone is not known here"
         way_out = f"choose from {', '.join(ATTENTIVE)}"
-        raise ValueError(four_parts("context", f"model_type={config.model_type!r}", rule, way_out))
+        raise ValueError(four_parts(operation, f"model_type={config.model_type!r}", rule, way_out))
 
 
 def _beyond_mix(theirs: nn.Module, config: Any) -> Iterator[str]:

@@ -34,7 +34,7 @@ class Space:
     ep: tuple[int, ...] | None = None
     zero_stage: tuple[int, ...] = (0, 1, 2, 3)
     micro_batch: tuple[int, ...] = (1, 2, 4, 8)
-    recompute: tuple[str, ...] = ("none", "half", "full")
+    recompute: tuple[str, ...] = ("none", "half", "layers")
     schedule: tuple[str, ...] = SCHEDULES
     stages_per_rank: tuple[int, ...] = (1, 2, 4, 8)  # 1 for all schedules but the interleaved one
     sequence_parallel: tuple[bool, ...] = (True,)  # where tp > 1: as Megatron and torchtitan have it

@@ -21,7 +21,7 @@ class Toy(NamedTuple):
     left_out: tuple[str, ...]  # sentences
 
 
-def toy_of(policy: Mapping[str, Any], ranks: int = 8) -> Toy:
+def toy_of(policy: Mapping[str, Any], ranks: int = 8, *, group: int = 1) -> Toy:
     """The degrees shrunk to at most so many ranks: each that is above 1 stays so, and the largest shrinks least.
 
     `policy` has the fields of `Policies`, as in `Ranked`; the model is tiny, with a layer for each stage. If
@@ -42,8 +42,9 @@ def toy_of(policy: Mapping[str, Any], ranks: int = 8) -> Toy:
     overrides += more
     recompute = RECOMPUTE[int(policy["recompute"])]
     if recompute != "none":
-        overrides.append("recompute=true")
-        if recompute != "full":
+        layers = "layers" if group == 1 else f"groups:{group}"
+        overrides.append(f"recompute={'selective' if recompute == 'selective' else layers}")
+        if recompute not in ("layers", "selective"):
             left_out.append(f"recompute={recompute}: `train` computes whole layers again")
     overrides.append(f"batch={degrees['dp'] * batches}")
     return Toy(tuple(overrides), tuple(left_out))

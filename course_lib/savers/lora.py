@@ -39,7 +39,7 @@ class LoRALinear(nn.Module):
         dtype, device = dtype_beside(base), device_of(base)
         self.A = nn.Parameter(torch.empty(rank, base.in_features, dtype=dtype, device=device))
         self.B = nn.Parameter(torch.zeros(base.out_features, rank, dtype=dtype, device=device))
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as `nn.Linear` begins
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as `nn.Linear` begins; on meta `savers.origins` does
         self.crossing: Callable[[Tensor], Tensor] = lambda low: low  # for who cuts the map
 
     def forward(self, x: Tensor) -> Tensor:

@@ -36,10 +36,14 @@ class NF4Linear(nn.Module):
         self.mean = _frozen(found.mean)
         self.bias = linear.bias
 
+    @property
+    def shape(self) -> torch.Size:
+        """Of the weight that was there: (out, in)."""
+        return torch.Size((self.out_features, self.in_features))
+
     def dense(self) -> Tensor:
         """The weight that the codes say. Shapes: -> (out, in)."""
-        shape = torch.Size((self.out_features, self.in_features))
-        kept = NF4(codes=self.codes, scales=self.scales, of_scales=self.of_scales, mean=self.mean, shape=shape)
+        kept = NF4(codes=self.codes, scales=self.scales, of_scales=self.of_scales, mean=self.mean, shape=self.shape)
         return kept.decode().to(self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,7 +61,7 @@ class _ByCodes(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient @ ctx.layer.dense(), None
+        return gradient @ ctx.layer.dense().to(gradient.dtype), None  # short, where autocast made the product short
 
 
 def quantise(model: nn.Module, targets: Sequence[str] = ALL) -> nn.Module:

@@ -101,7 +101,7 @@ def _korthikanti() -> Iterator[Boundary]:
 
 def _policy(**fields: Any) -> Policies:
     """As the papers ran: all recomputed unless said otherwise."""
-    fields = {"recompute": RECOMPUTE.index("full"), "shards": fields.get("dp", 1)} | fields
+    fields = {"recompute": RECOMPUTE.index("layers"), "shards": fields.get("dp", 1)} | fields
     return Policies(**fields)
 
 

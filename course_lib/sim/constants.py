@@ -64,7 +64,7 @@ def constant_names(generation: str, software: Software) -> dict[str, str]:
         "matmul": f"matmul{fp8}.{generation}",
         "head_matmul": f"matmul.{generation}",
         "attention": f"attention.{generation}",
-        "kernel": f"kernel.{software.kernel}",
+        "kernel": f"kernel.{software.timed_kernel}",
         **{name: f"{name}.{software.kind}" for name in by_kind},
         "tp_exposed": f"tp_exposed.{hides_tp}",
         "dp_exposed": f"dp_exposed.{hides_dp}",
@@ -82,7 +82,7 @@ def rates_of(machine: Machine, software: Software) -> Rates:
         machine,
         coefficients,
         fp8=float(software.fp8),
-        keeps_scores=float(software.kernel == "scores"),
+        keeps_scores=float(software.timed_kernel == "scores"),
         gradient_bytes=float(software.gradient_bytes),
     )
 

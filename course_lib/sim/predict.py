@@ -10,8 +10,7 @@ import numpy as np
 from course_lib.costs.sweep.assembly import CATEGORIES
 from course_lib.sim.constants import constant_names, load_constants, rates_of
 from course_lib.sim.fit import errors
-from course_lib.sim.policies import RECOMPUTE
-from course_lib.sim.runs import ROOM_OF_UNKNOWN, Run, Unreadable, read_run
+from course_lib.sim.runs import EVER_MORE, ROOM_OF_UNKNOWN, Run, Unreadable, read_run
 from course_lib.sim.simulate import bottleneck_in_words, step_times, utilisation
 from course_lib.sim.step import CAUSES
 from course_lib.sim.table import table_of
@@ -97,6 +96,6 @@ def _memory(run: Run) -> dict[str, Any]:
     sizes = {column: float(getattr(found, name)[0]) / GB for column, name in _MEMORY.items()}
     fits = "yes" if found.total[0] <= capacity else "no"
     if fits == "no" and not run.recompute_stated:
-        enough = [name for name in RECOMPUTE[1:] if run.memory(name).total[0] <= capacity]
+        enough = [name for name in EVER_MORE if run.memory(name).total[0] <= capacity]
         fits = f"with recompute of {enough[0]}" if enough else "no"
     return sizes | {"fits": fits}

@@ -23,6 +23,7 @@ from course_lib.sim.row_model import model_of
 from course_lib.sim.stacks import Words, words_of
 from course_lib.units import GB, GiB, MiB
 
+EVER_MORE = ("attention", "operators", "half", "layers")  # what an unsaid run may have recomputed
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, OverflowError, IndexError)
 _STEPS = ("training", "memory", "memory_feasibility")
 _PRINTED = re.compile(r"(\d+)\s?GB")
@@ -77,7 +78,7 @@ class Run:
         PyTorch's allocated bytes have nothing of what is beside tensors, its reserved ones have no context of CUDA, and
         nvidia-smi has it all. A run that does not say what it recomputes recomputed so much that it fitted.
         """
-        ways = [None] if self.recompute_stated else [None, *RECOMPUTE[1:]]
+        ways = [None] if self.recompute_stated else [None, *EVER_MORE]
         found = [self.memory(way) for way in ways]
         room = float(self.machine.memory_bytes)
         memory = next((one for one in found if float(one.total[0]) <= room), found[-1])
@@ -149,8 +150,8 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
     if shared := said.get("sequence_parallel"):
         policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
-    guessed = words.software.stack == UNKNOWN and words.software.kind == "megatron"  # a torch stack was named
-    if guessed and policy["tp"] > 1 and "logit_bytes" not in code:
+    guessed = words.software.stack == UNKNOWN and words.software.kind == "megatron" and not said  # nothing was named
+    if guessed and policy["tp"] > 1:
         code["logit_bytes"] = _WHOLE_LOGIT_BYTES * policy["tp"]  # each of the ranks that share the head has them all
         assumed.append("every rank along tp makes all logits")
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
@@ -274,7 +275,7 @@ def _step_s(
     if per_gpu := number(measured, "tokens_per_s_per_gpu"):
         return tokens / (per_gpu * gpus)
     said = str(row.get("flops_convention") or "").lower()
-    repeated = RECOMPUTE[policy["recompute"]] == "full" and ("recompute" in said or "hardware" in said)
+    repeated = RECOMPUTE[policy["recompute"]] == "layers" and ("recompute" in said or "hardware" in said)
     causal = "halved" in said and "not halved" not in said
     flops = tokens * training_flops(
         model, sequence=policy["sequence"], recompute="full" if repeated else "none", causal=causal

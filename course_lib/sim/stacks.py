@@ -145,7 +145,7 @@ def _recompute(text: str, software: Software) -> str | None:
     if "not stated" in text or text in ("unknown", "n/a"):
         return None
     if "full" in text or text in ("true", "yes"):
-        return "full"
+        return "layers"
     if "selective" not in text:
         return "none"
     if "op" in text.replace("optimizer", ""):

@@ -13,7 +13,9 @@ from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape
 
 # What of a layer's forward is computed again, in RECOMPUTE's order: matmul, attention, pointwise, the tp exchanges.
-AGAIN = np.array([(0, 0, 0, 0), (0, 1, 0, 0), (0.5, 0, 1, 0), (0.5, 0.5, 0.5, 0.5), (1, 1, 1, 1)], dtype=float)
+AGAIN = np.array(
+    [(0, 0, 0, 0), (0, 1, 0, 0), (0.5, 0, 1, 0), (0.5, 0.5, 0.5, 0.5), (1, 1, 1, 1), (0, 1, 1, 1)], dtype=float
+)
 _ADAM_BYTES = 30  # read and written for each number: gradient, fp32 weight, two moments, bf16 weight
 _HOST_BYTES = 6  # to the host and back for each number whose states lie there
 _ZB, _INTERLEAVED = SCHEDULES.index("zb-h1"), SCHEDULES.index("interleaved")

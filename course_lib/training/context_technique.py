@@ -27,6 +27,8 @@ from course_lib.parallel.sequence.ulysses import check_heads, ulysses_attention
 from course_lib.parallel.tensors.conjugate import Operators
 from course_lib.parallel.tensors.roles import causal_model
 from course_lib.parallel.tensors.styles import head_size_of
+from course_lib.savers.adapted import map_inside
+from course_lib.savers.quantised_linear import NF4Linear
 from course_lib.sequence_cut import ContextMethod, Order
 from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
@@ -102,7 +104,10 @@ def _heads_of_queries(model: nn.Module) -> int:
     first = model.layers[0].get_submodule("attention") if isinstance(model, Decoder) else attentions_of(model)[0]
     head_size = head_size_of(first)
     assert head_size is not None  # both write it down
-    return len(first.get_submodule("q_proj").get_parameter("weight")) // head_size
+    queries = map_inside(first.get_submodule("q_proj"))
+    # Codes are never cut along "tp", and say no rows.
+    rows = queries.out_features if isinstance(queries, NF4Linear) else len(queries.get_parameter("weight"))
+    return rows // head_size
 
 
 def _share_sequences(ends: Ends, shared: SharedSequence, check: Callable[[int], None]) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a trained model in `transformers`' names: like a checkpoint, it goes only if a run wrote it.
+"""The folder of a trained model in `transformers`' names, or of its adapters: it goes only if a run wrote it.
 
 A mark inside says so, and there is nothing else in it but what an export has. Which run wrote it is not asked: who
 goes on in a run's folder has its values, and nobody else writes there meanwhile.
@@ -13,10 +13,11 @@ from pathlib import Path
 from course_lib.training import step_folders
 from course_lib.training.checksums import SUMS
 from course_lib.training.folder_check import INDEX
+from course_lib.training.peft_folder import CONFIG
 from course_lib.training.pretrained import BESIDE
 from course_lib.training.step_folders import MARK, UNFINISHED
 
-_FILES = (MARK, SUMS, INDEX, "*.safetensors", "config.json", *BESIDE)
+_FILES = (MARK, SUMS, INDEX, "*.safetensors", "config.json", CONFIG, *BESIDE)
 
 
 def in_the_way(folder: Path) -> Path | None:

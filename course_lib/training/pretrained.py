@@ -5,6 +5,7 @@ Nothing is downloaded, and no code of the folder is run. `transformers` is impor
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -27,6 +28,7 @@ from course_lib.parallel.table.meta import parameters_on_meta
 
 _CONFIG = "config.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # any of these will do
+_MARKED = 2**20  # bytes of either end of a file
 BESIDE = (*_TOKENIZERS, "special_tokens_map.json", "added_tokens.json", "merges.txt", "generation_config.json")
 
 
@@ -85,6 +87,16 @@ class Pretrained:
                 return Logits(transformers.AutoModelForCausalLM.from_config(self._theirs, dtype=dtype))
         except Exception as error:  # whatever its code stumbles over in a configuration that it has taken
             self._refuse(f"transformers builds no model of its {_CONFIG} ({_first_line(error)})", "mend the value")
+
+    def mark(self) -> str:
+        """What tells these weights from others in a moment: a sum of their files' sizes, first and last bytes."""
+        found = hashlib.sha256()
+        for path in sorted(self.folder.glob("*.safetensors")):
+            with open(path, "rb") as file:
+                found.update(f"{path.name} {path.stat().st_size}".encode() + file.read(_MARKED))
+                file.seek(max(0, path.stat().st_size - _MARKED))
+                found.update(file.read())
+        return found.hexdigest()[:16]
 
     def rule(self) -> Callable[[str, Tensor], None]:
         """Fills one of the model's weights as theirs begin, by its name: for `initial.drawn`.

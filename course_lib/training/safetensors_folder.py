@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -27,9 +27,11 @@ from course_lib.models.bridge import Link, config_of_theirs
 from course_lib.models.expert_files import Piece
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import own_part
+from course_lib.savers.origins import Origin, origins_of
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.folder_check import FILE, INDEX, FolderProblem, Wanted, Weights
+from course_lib.training.initial import put_in_codes
 from course_lib.training.trainer import Trainer
 
 _LARGEST_BYTES = 5 * 10**9  # of a file, as theirs
@@ -59,8 +61,9 @@ def load_safetensors(trainer: Trainer, folder: str | Path) -> None:
     try:
         with Weights(folder) as source, torch.no_grad():
             source.check(_wanted(trainer))
+            known = origins_of(trainer.skeleton)
             for link, name, numbers in _own(trainer):
-                _read(source, trainer, link, name, numbers)
+                _read(source, trainer, link, name, known[name], numbers)
     except (OSError, ValueError) as error:
         problem = error
     _agree(problem, trainer)
@@ -101,27 +104,40 @@ def save_safetensors(
 
 
 def _wanted(trainer: Trainer) -> Wanted:
-    layout = trainer.local.layout
-    shapes = {name: place.shape for name, place in layout.places.items() if name in trainer.persistent}
-    return Wanted(trainer.skeleton, shapes, layout.first_name)
+    """What they have of the model as it was before adapters stood beside its maps, by the names that it had then."""
+    layout, known = trainer.local.layout, origins_of(trainer.skeleton)
+    shapes: dict[str, Sequence[int]] = {}
+    for name, place in layout.places.items():
+        if name in trainer.persistent and name in known:
+            coded = known[name].coded
+            shapes[known[name].name] = place.shape if coded is None else coded.shape
+    first = {known[name].name: known[one].name for name, one in layout.first_name.items() if name in known}
+    return Wanted(trainer.skeleton, shapes, first)
 
 
 def _own(trainer: Trainer) -> Iterator[tuple[Link | Piece, str, Tensor]]:
-    """What this rank has, with the tensor of theirs that it is part of."""
+    """What this rank has, with the tensor of theirs that it is part of; of a weight in codes, the codes."""
     here = {**trainer.local.parameters, **trainer.local.buffers}
+    names = {origin.name: name for name, origin in reversed(origins_of(trainer.skeleton).items())}
     for link in _wanted(trainer).links:
-        for name in link.ours:
+        for name in (names[ours] for ours in link.ours):
             if name in here:
                 yield link, name, own_part(here[name].detach())
 
 
-def _shared(trainer: Trainer, link: Link | Piece, name: str, numbers: Tensor) -> Iterator[tuple[Any, Tensor]]:
+def _shared(
+    trainer: Trainer, link: Link | Piece, name: str, before: str, numbers: Tensor
+) -> Iterator[tuple[Any, Tensor]]:
     """What this rank's numbers have in common with a tensor of theirs: where in it, and a view of them as it lies."""
     layout = trainer.local.layout
     for box, part in layout.in_boxes(name, numbers, trainer.local.at):
-        if (found := link.common(name, layout.places[name].shape, box, part)) is not None:
+        if (found := link.common(before, layout.places[name].shape, box, part)) is not None:
             place, numbers_there = found
-            yield tuple(slice(first, first + size) for first, size in zip(*place, strict=True)) or ..., numbers_there
+            yield _slices(place), numbers_there
+
+
+def _slices(box: tuple[Sequence[int], Sequence[int]]) -> Any:
+    return tuple(slice(first, first + size) for first, size in zip(*box, strict=True)) or ...
 
 
 # --- reading ---
@@ -135,20 +151,31 @@ def _agree(problem: Exception | None, trainer: Trainer) -> None:
         raise ValueError(found[0])
 
 
-def _read(source: Weights, trainer: Trainer, link: Link | Piece, name: str, numbers: Tensor) -> None:
+def _read(source: Weights, trainer: Trainer, link: Link | Piece, name: str, before: Origin, numbers: Tensor) -> None:
     """Fill this rank's part of a tensor.
 
     Raises: FolderProblem for what is no number.
     """
     theirs = source.slice_of(link.theirs)
-    for place, part in _shared(trainer, link, name, numbers):
-        read = theirs[place]
-        if not _is_finite(read):
-            file = source.folder / source.file_of[link.theirs]
-            rule = "a model that has them learns nothing, and its first loss is no number either"
-            way_out = "take an earlier checkpoint of that training, or copy the file anew"
-            raise FolderProblem(f"{link.theirs} in {file} has infinities or NaN", rule, way_out)
-        part.copy_(read)
+    if before.coded is None:
+        for place, part in _shared(trainer, link, name, before.name, numbers):
+            part.copy_(_finite(theirs[place], source, link))
+        return
+    # The scales of all codes are made together.
+    weight = torch.empty(before.coded.shape, dtype=before.coded.dtype)
+    found = link.common(before.name, weight.shape, ((0, 0), tuple(weight.shape)), weight)
+    assert found is not None  # of a map of its own
+    found[1].copy_(_finite(theirs[_slices(found[0])], source, link))
+    put_in_codes(trainer, name, weight)
+
+
+def _finite(read: Tensor, source: Weights, link: Link | Piece) -> Tensor:
+    if not _is_finite(read):
+        file = source.folder / source.file_of[link.theirs]
+        rule = "a model that has them learns nothing, and its first loss is no number either"
+        way_out = "take an earlier checkpoint of that training, or copy the file anew"
+        raise FolderProblem(f"{link.theirs} in {file} has infinities or NaN", rule, way_out)
+    return read
 
 
 def _is_finite(x: Tensor) -> bool:
@@ -234,7 +261,7 @@ def _write_boxes(trainer: Trainer, folder: Path, files: _Files) -> None:
                 x = row[link.theirs]
                 size = prod(x.shape)
                 theirs = torch.frombuffer(mapped, dtype=x.dtype, count=size, offset=start + x.start).view(x.shape)
-                for place, part in _shared(trainer, link, name, numbers):
+                for place, part in _shared(trainer, link, name, name, numbers):  # a model without adapters
                     theirs[place].copy_(part)
         mapped.flush()
 

@@ -28,6 +28,7 @@ ORDER = (  # one of each
     ("balanced",),
     ("replicate", "zero", "fully_shard"),
     ("scaled_loss",),
+    ("without_frozen",),
 )
 
 
@@ -46,6 +47,7 @@ class Setup:
     shared: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer  # what the ranks make of the trainer's
     applied: dict[str, str] = field(default_factory=dict)  # technique -> the axis that it uses, "" for none
     shares_positions: bool = False  # between blocks each rank along "tp" has some positions of a sequence
+    unsaved: set[str] = field(default_factory=set)  # what a checkpoint leaves out: whoever goes on from it fills it
     shared_sequence: SharedSequence | None = None  # what `context` has the ranks along its axis share
 
     def begin(self, name: str, axis: str = "") -> None:

@@ -188,16 +188,17 @@ def _in_one_line(group: ProcessGroup | None) -> Iterator[list[str]]:
 
 
 def _pieces(trainer: Trainer, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, _Pieces]:
-    """By the names of the file; a counter, one number beside a tensor, is everybody's."""
+    """By the names of the file; what is laid otherwise than its weight, as a counter or scales, is everybody's."""
     layout, at = trainer.local.layout, trainer.local.at
     found = {}
     for name, kinds in parts.items():
         shape = layout.places[name].shape
         for kind, x in kinds.items():
-            if kind or name in trainer.persistent:
-                is_counter = not x.dim() and bool(shape)
-                boxes = [(((), ()), x)] if is_counter else layout.in_boxes(name, x, at)
-                found[_name(name, kind)] = _Pieces(() if is_counter else shape, x, boxes)
+            if kind or name in trainer.saved:
+                is_apart = x.shape != kinds[""].shape
+                whole: Box = ((0,) * x.dim(), tuple(x.shape))
+                boxes = [(whole, x)] if is_apart else layout.in_boxes(name, x, at)
+                found[_name(name, kind)] = _Pieces(tuple(x.shape) if is_apart else shape, x, boxes)
     return found
 
 
@@ -210,7 +211,7 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
     stored = {name: x for name, x in table.state_dict_metadata.items() if isinstance(x, TensorStorageMetadata)}
     weights = {name.removeprefix("model."): x for name, x in stored.items() if name.startswith("model.")}
     layout, shapes = trainer.local.layout, trainer.shapes()
-    names = [name for name in layout.places if name in trainer.persistent]
+    names = [name for name in layout.places if name in trainer.saved]
     check_names(
         {n: torch.empty(x.size, device="meta") for n, x in weights.items() if layout.first_name.get(n, n) == n},
         {name: shapes[name] for name in names},
@@ -221,7 +222,9 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
         prefix = f"{_STATES}{name}."
         for long, x in stored.items():
             if long.startswith(prefix) and "." not in long.removeprefix(prefix):
-                like = parts[name][""] if x.size or not shapes[name] else torch.empty((), device="cpu")
+                # A counter, which PyTorch leaves on the CPU, and scales of codes have a shape of their own.
+                is_apart = tuple(x.size) != tuple(shapes[name])
+                like = torch.empty(x.size, device="cpu") if is_apart else parts[name][""]
                 parts[name][long.removeprefix(prefix)] = torch.empty_like(like, dtype=x.properties.dtype)
     return parts
 

@@ -206,8 +206,8 @@ def write_rows(layout: Layout, model: nn.Module, policy: Policy, *, parts: int, 
 
 
 def _experts_of(layout: Layout) -> frozenset[str]:
-    """The parameters of which some of the ranks that average gradients have other parts."""
-    return frozenset(name for name in layout.trained if layout.places[name].shard.keys() & layout.averaged)
+    """The parameters of which some of the ranks that average gradients have other parts, be they frozen."""
+    return frozenset(name for name in layout.parameters if layout.places[name].shard.keys() & layout.averaged)
 
 
 def _by_owners(layout: Layout, names: Iterable[str]) -> list[list[str]]:
@@ -268,7 +268,7 @@ def _cut_stages(setup: Setup, engine: PipelineEngine, sharing: Sharing, policy: 
     for name, parameter in local.parameters.items():
         flat = local.layout.places[name].flat
         # An expert that no other rank has is in no row of the table, but its gradient is divided as every other one.
-        if flat is not None or name in experts:
+        if flat is not None or (name in experts and parameter.requires_grad):
             row = name if flat is None else flat.row
             rows.setdefault(row, {})[name] = parameter
     shared = StageRows(engine.pipeline, [*rows.values()], _with_experts(setup, sharing))

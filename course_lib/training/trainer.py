@@ -19,6 +19,7 @@ from course_lib.config import TrainConfig
 from course_lib.parallel.pipelines.stages import skeleton
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import Local, laid_as, own_part
+from course_lib.savers.adam8bit import AdamW8bit
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 from course_lib.training.checkpoint import check_names, on_first_rank, read, write
@@ -69,6 +70,8 @@ class Trainer:
         self.local.give_memory()
         self.local.check_table()
         self.model, self.engine, self.skeleton = setup.model, setup.engine, setup.skeleton
+        first = self.local.layout.first_name  # of what has several names
+        self.saved = tuple(name for name in self.persistent if first.get(name, name) not in setup.unsaved)
         self.norm = math.nan  # of the last step's gradients, before they were clipped
         # Only now, since a technique may have put others in the parameters' places.
         self.trained: list[str] = []
@@ -216,7 +219,7 @@ class Trainer:
         local = self.local
         here = {**local.parameters, **local.buffers}
         for name, x in here.items():
-            if name in self.persistent:
+            if name in self.saved:
                 own_part(x).copy_(parts[name][""])
         states: dict[int, dict[str, Tensor]] = {}
         for place, name in enumerate(self.trained):
@@ -245,7 +248,7 @@ class Trainer:
         layout = self.local.layout
         found = self.local.whole_once(self.parts())
         model = {}
-        for name in self.persistent:
+        for name in self.saved:
             first = layout.first_name.get(name, name)  # of what has several names
             model[name] = found[first][""]
         states = {}
@@ -264,11 +267,11 @@ class Trainer:
         """
         local, weights, optimizer = self.local, saved["model"], saved["optimizer"]
         shapes = self.shapes()
-        check_names(weights, {name: shapes[name] for name in self.persistent})
+        check_names(weights, {name: shapes[name] for name in self.saved})
         numbers = {name: number for number, name in enumerate(local.layout.trained)}
         parts = {}
         for name in (*local.parameters, *local.buffers):
-            if name in self.persistent:
+            if name in self.saved:
                 states = optimizer["state"].get(numbers.get(name), {})
                 whole = {"": weights[name], **states}
                 parts[name] = {kind: local.part(name, x) for kind, x in whole.items()}
@@ -322,6 +325,8 @@ def make_optimizer(parameters: Sequence[nn.Parameter], config: TrainConfig) -> t
     """The configured optimizer; there may be nothing for it, on a rank with a frozen part."""
     trained = [{"params": list(parameters)}]
     rate, decay = config.learning_rate, config.weight_decay
+    if config.optimizer == "adamw8bit":
+        return AdamW8bit(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
     return torch.optim.SGD(trained, lr=rate, weight_decay=decay)

@@ -658,6 +658,12 @@ viz.plot_loss_curves({name: found[name].losses for name in shown}, title="One sa
 #
 # So five savers cannot be told from full training by their loss, and recomputed layers not in a single digit. LoRA learns less in these thirty steps, although its learning rate is ten times as large, and QLoRA nearly as much as LoRA: four bits cost hardly any loss here. What they cost is seconds, like 8-bit Adam, which on a CPU encodes and decodes its averages in each step.
 #
+# Each saver is a word of `train`, on any number of ranks, and all but the loss in pieces also on a folder of Hugging Face. `doctor` takes the same words, and prints the bill before anything starts:
+#
+# ```text
+# python -m course_lib train model=tiny_llama adapter=lora rank=8 precision=autocast recompute=layers loss_chunks=16 dp=2
+# ```
+#
 # ## Guidelines, checked
 #
 # Practical guides for fine-tuning give advice like that in the table. Whether it holds depends on the model and on the sequence, so the cell computes what each saver takes off the bill of three Llamas.

@@ -590,7 +590,7 @@ one_node = planner.Job(
     sequence=2048,
     microbatch=16,
     parallel=ParallelConfig(dp=4),
-    recompute="full",
+    recompute="layers",
     software=Software(kind="eager", kernel="flash2"),
 )
 for row in planner.wrapping_rows(one_node, planner.olmo_wrappings(one_node.model)):

@@ -19,7 +19,7 @@ from course_lib.sim.simulate import simulate
 NODE = load_cluster("dgx_h100")
 SMALL = Job(model=LLAMA_3_1_8B, cluster=NODE, batch=16, sequence=8192)
 LARGE = Job(model=load_model("llama3_1_405b"), cluster=replace(NODE, n_nodes=2048), batch=2048, sequence=8192)
-NARROW = Space(micro_batch=(1, 2), recompute=("none", "full"), schedule=("1f1b", "interleaved"), stages_per_rank=(2,))
+NARROW = Space(micro_batch=(1, 2), recompute=("none", "layers"), schedule=("1f1b", "interleaved"), stages_per_rank=(2,))
 ROUNDS = 3
 
 
@@ -57,7 +57,7 @@ def legal(job: Job) -> Iterator[Policies]:
             continue
         dp = n // (tp * pp * cp)
         turns = (("1f1b", 1), ("interleaved", 2))
-        for zero, micro, recompute, (schedule, v) in product(range(4), (1, 2), ("none", "full"), turns):
+        for zero, micro, recompute, (schedule, v) in product(range(4), (1, 2), ("none", "layers"), turns):
             m = job.batch // (dp * micro)
             in_turn = v == 1 or (pp > 1 and layers % (pp * v) == 0 and m % pp == 0)
             shares = zero == 0 or (dp * cp > 1 and (zero != 2 or m == 1))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tools.paths import ROOT
 
-SMALL = ("batch=4", "sequence=16", "dtype=float64", "model=tiny_gpt", "steps=60", "checkpoint_every=3", "lr=0.001")
+SMALL = ("batch=4", "sequence=16", "precision=fp64", "model=tiny_gpt", "steps=60", "checkpoint_every=3", "lr=0.001")
 WAYS = {
     "own ranks": ("-m", "course_lib"),
     "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "course_lib"),

@@ -20,7 +20,7 @@ from tests.chaos.scene import Scene
 
 PART = "train"
 STEPS, EVERY = 60, 10
-SMALL = (f"steps={STEPS}", "batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt", "dp=2")
+SMALL = (f"steps={STEPS}", "batch=4", "sequence=16", "precision=fp32", "model=tiny_gpt", "dp=2")
 ASKED = (*SMALL, f"checkpoint_every={EVERY}", "out=run")
 COMMAND = ("-m", "course_lib", "train", *ASKED)
 IMPATIENT = (__file__, *ASKED)  # the same with another limit

@@ -15,14 +15,14 @@ from course_lib.cli import train_run
 from course_lib.verify.outputs import compare_outputs
 
 TEXT = bytes(range(32, 127)) * 20
-ASKED = ["dtype=float64", "model=tiny_mixtral", "batch=4", "sequence=18", "optimizer=adamw", "max_norm=1.0"]
+ASKED = ["precision=fp64", "model=tiny_mixtral", "batch=4", "sequence=18", "optimizer=adamw", "max_norm=1.0"]
 LAYOUTS = {
     "cp": ["cp=3", "context=ring"],
     "cp, weights shared": ["cp=2", "dp=2", "context=ulysses", "zero_stage=3"],
     "ep": ["dp=3", "ep=3"],  # of 8 experts two ranks have three
     "ep, states shared": ["dp=4", "ep=2", "zero_stage=1"],
     "all five": ["pp=2", "dp=2", "ep=2", "cp=2"],
-    "cp x ep x tp": ["dp=2", "ep=2", "cp=2", "tp=2", "order=contiguous", "zero_stage=3", "recompute=true"],
+    "cp x ep x tp": ["dp=2", "ep=2", "cp=2", "tp=2", "order=contiguous", "zero_stage=3", "recompute=layers"],
 }
 
 

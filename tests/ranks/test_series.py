@@ -200,7 +200,7 @@ def kill(*_):
 
 
 def run(*overrides):
-    small = ["steps=5", "batch=4", "sequence=16", "dtype=float32", "checkpoint_every=2"]
+    small = ["steps=5", "batch=4", "sequence=16", "precision=fp32", "checkpoint_every=2"]
     return main(["train", *small, *overrides])
 
 

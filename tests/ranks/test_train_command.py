@@ -33,7 +33,7 @@ from course_lib.verify import assert_parallel_equals
 from tests.overrides import last_of
 from tools.paths import ROOT
 
-SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "precision=fp64"]
 FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-3"]
 BAD_LOSS = "; one such loss would spoil the weights of all ranks; look at that rank's batch, or lower the learning rate"
 ENDS_S = 300.0  # an interrupted run is over within a second on an idle machine
@@ -89,7 +89,7 @@ def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path,
     out, err = capsys.readouterr()
     heading, *lines, last, _ = out.splitlines()
     assert (
-        f"engine={engine}, dp={ranks} on {ranks} ranks{', recompute=true' * (ranks == 4)} (cpu)" in heading
+        f"engine={engine}, dp={ranks} on {ranks} ranks{', recompute=layers' * (ranks == 4)} (cpu)" in heading
         and err == ""
     )
     assert [line.split("  ")[1] for line in lines] == [f"loss {loss:.6f}" for loss in one_device]
@@ -98,10 +98,10 @@ def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-KEEP, TORCH = ("sequence_parallel=keep",), ("engine=torch", "recompute=true")
+KEEP, TORCH = ("sequence_parallel=keep",), ("engine=torch", "recompute=layers")
 SHARED = {  # matrices, by engine and degrees
     "own, replicas": ("dp=2", "tp=2", "sequence_parallel=regather"),
-    "own, stages": ("pp=2", "tp=2", "batch=4", "model=tiny_gpt", "recompute=true"),
+    "own, stages": ("pp=2", "tp=2", "batch=4", "model=tiny_gpt", "recompute=layers"),
     "torch, replicas": ("dp=2", "tp=2", *TORCH, *KEEP, "model=tiny_gpt", "batch=4", "accumulation=2"),
 }
 
@@ -120,12 +120,19 @@ def test_ranks_that_share_matrices_give_the_losses_of_one_device(one_device, fou
 
 SHARDED = {  # by engine: what ranks say of it
     "own, stage 1": ("dp=2", "zero_stage=1", "policy=by_block_group", "policy_size=2"),
-    "own, stage 3": ("dp=4", "recompute=true", "zero_stage=3", "strategy=HYBRID_SHARD", "shards=2", "offload=cpu"),
+    "own, stage 3": ("dp=4", "recompute=layers", "zero_stage=3", "strategy=HYBRID_SHARD", "shards=2", "offload=cpu"),
     "own, stage 1, matrices": ("dp=2", "tp=2", "zero_stage=1"),
-    "own, stage 3, matrices": ("dp=2", "tp=2", "recompute=true", "zero_stage=3", "strategy=FULL_SHARD", "offload=cpu"),
+    "own, stage 3, matrices": (
+        "dp=2",
+        "tp=2",
+        "recompute=layers",
+        "zero_stage=3",
+        "strategy=FULL_SHARD",
+        "offload=cpu",
+    ),
     "torch, stage 3, matrices": ("dp=2", "tp=2", *TORCH, "zero_stage=3", "strategy=SHARD_GRAD_OP"),
     "torch, stage 1": ("dp=3", "engine=torch", "zero_stage=1"),
-    "torch, stage 2": ("dp=2", "engine=torch", "recompute=true", "zero_stage=2"),
+    "torch, stage 2": ("dp=2", "engine=torch", "recompute=layers", "zero_stage=2"),
 }
 
 
@@ -136,7 +143,7 @@ def test_ranks_that_share_weights_give_the_losses_of_one_device(one_device, tmp_
     assert losses(tmp_path / "run") == pytest.approx(one_device, rel=1e-9)
     out, err = capsys.readouterr()
     said = " ".join(word for word in asked if not word.startswith(("dp", "tp", "engine")))
-    said = said.replace("recompute=true ", "recompute=true, ")
+    said = said.replace("recompute=layers ", "recompute=layers, ")
     assert said in out.splitlines()[0].replace(" policy=by_block (", " (") and err == ""
     text = (tmp_path / "run" / "config.yaml").read_text()
     assert all(f"\n{word.replace('=', ': ')}\n" in text for word in asked)
@@ -144,8 +151,8 @@ def test_ranks_that_share_weights_give_the_losses_of_one_device(one_device, tmp_
 
 @pytest.mark.parametrize("engine", ["own", "torch"])
 def test_what_is_computed_in_bf16_is_off_by_its_eight_bits(one_device, tmp_path, capsys, engine):
-    asked = ["dp=2", f"engine={engine}", "zero_stage=3", "param_dtype=bfloat16", "recompute=true"]
-    assert run(*SMALL, "dtype=float32", *asked, f"out={tmp_path}/run") == 0
+    asked = ["dp=2", f"engine={engine}", "zero_stage=3", "precision=bf16", "recompute=layers"]
+    assert run(*SMALL, "precision=fp32", *asked, f"out={tmp_path}/run") == 0
     found = losses(tmp_path / "run")
     assert found == pytest.approx(one_device, rel=1 / 256) and found != pytest.approx(one_device, rel=1e-6)
 
@@ -154,7 +161,7 @@ PIPELINES = {  # how they are asked for, by ranks
     "1f1b": ("pp=2", "dp=2", "zero_stage=1"),
     "gpipe": ("pp=2", "schedule=gpipe", "microbatches=4"),
     "interleaved": ("pp=2", "schedule=interleaved"),
-    "zb-h1": ("pp=4", "schedule=zb-h1", "microbatches=2", "recompute=true"),
+    "zb-h1": ("pp=4", "schedule=zb-h1", "microbatches=2", "recompute=layers"),
 }
 
 
@@ -211,7 +218,7 @@ def test_the_trainer_by_pytorch_climbs_the_ladder(ranks):
     ],
 )
 def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, parallel, ranks):
-    overrides = [*parallel, "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
+    overrides = [*parallel, "precision=fp32", "lr=1e38", f"out={tmp_path}/run"]
     assert run(*SMALL, *overrides) == 1
     kept = f"; '{tmp_path}/run' keeps metrics.jsonl and no checkpoint: the same command begins anew"
     assert capsys.readouterr().err == f"Trainer: loss nan on {ranks}{BAD_LOSS}{kept}\n"
@@ -336,7 +343,7 @@ def test_under_torchrun_the_losses_are_those_of_one_device(two_ranks, one_device
     ("overrides", "line", "status"),
     [
         (["dp=2", "batch=1"], "train: batch=1 with dp=2; every rank needs a sequence; give batch >= 2, ", 2),
-        (["dp=2", "dtype=float32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
+        (["dp=2", "precision=fp32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
     ],
 )
 def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line, status):

@@ -18,7 +18,7 @@ from course_lib.training.checkpoint import FILE
 from tests.overrides import last_of
 
 TEXT = "The quick brown fox jumps over the lazy dog, and köttur sleeps. " * 40
-SMALL = ["steps=2", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+SMALL = ["steps=2", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "precision=fp64"]
 SHARED = {"own": ["dp=2", "tp=2", "zero_stage=3"], "torch": ["dp=2", "tp=2", "zero_stage=3", "engine=torch"]}
 PROMPT = torch.arange(12)[None]
 SIZES = {

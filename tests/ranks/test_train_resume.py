@@ -25,7 +25,7 @@ from course_lib.training import checkpoint, step_folders
 from course_lib.training.batches import Batches
 from course_lib.training.checkpoint import FILE
 
-SMALL = ["steps=5", "batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt"]
+SMALL = ["steps=5", "batch=4", "sequence=16", "precision=fp32", "model=tiny_gpt"]
 TEXT = bytes(range(32, 127)) * 20
 FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-4", "step-5"]  # of a checkpoint every two steps or fewer
 
@@ -92,11 +92,11 @@ def test_the_same_command_goes_on_bit_by_bit(tmp_path, monkeypatch, capsys, layo
 
 
 def test_at_another_layout_it_goes_on_within_rounding(tmp_path, monkeypatch, capsys):
-    assert run("dtype=float64", f"out={tmp_path}/whole") == 0
+    assert run("precision=fp64", f"out={tmp_path}/whole") == 0
     out = f"out={tmp_path}/parts"
     shared = "dp=2", "zero_stage=2"
-    assert run_stopped(monkeypatch, "dtype=float64", "checkpoint_every=2", *shared, out) == 1
-    assert run("dtype=float64", "pp=2", "tp=2", out) == 0
+    assert run_stopped(monkeypatch, "precision=fp64", "checkpoint_every=2", *shared, out) == 1
+    assert run("precision=fp64", "pp=2", "tp=2", out) == 0
     found, want = (losses(tmp_path / name) for name in ("parts", "whole"))
     assert found == pytest.approx(want, rel=1e-9)
 

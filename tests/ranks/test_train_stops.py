@@ -21,7 +21,7 @@ from course_lib.training import step_folders
 from tools.paths import ROOT
 
 STEPS = 40
-SMALL = ("batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt", f"steps={STEPS}")
+SMALL = ("batch=4", "sequence=16", "precision=fp32", "model=tiny_gpt", f"steps={STEPS}")
 STARTED = {
     "one device": (["-m", "course_lib"], []),
     "ranks of its own": (["-m", "course_lib"], ["dp=2"]),

@@ -33,7 +33,7 @@ def test_a_run_that_would_run(capsys):
             "tiny Llama, 125 k parameters in float32; engine=own, dp=2 x tp=2, zero_stage=3, batch=16, sequence=64",
             "memory by formula: 1.401 GiB (weights 122.6 KiB, gradients 122.6 KiB, gathered weights 181 KiB, "
             "activations 2.797 MiB, head and loss 1.01 MiB, context, buffers and fragments 1.397 GiB); " + ROOMY,
-            "assumed, for it was not given: dtype=float32 (float32 throughout; no moments); param_dtype=fp32; "
+            "assumed, for it was not given: precision=float32 (float32 throughout; no moments); "
             "sequence_parallel=none; recompute=none; schedule=1f1b; stack=eager; kernel=flash2 (keeps no scores); "
             "logits=12 bytes each; offload=none; norms=one kernel; 1.397 GiB of context and buffers, 6% lost between "
             f"tensors; a program can use {load_device('h100_sxm_80').usable_in_words}",
@@ -48,7 +48,7 @@ def test_a_run_that_would_run(capsys):
 def test_what_does_not_fit_is_said_with_the_flags_that_make_it_fit(capsys):
     status, lines = doctor(capsys, *LLAMA, "dp=2", "tp=2", "batch=2")
     heading, stays, memory, assumed, usual, *ways, verdict = lines
-    assert assumed.startswith("assumed, for it was not given: dtype=float32 (float32 throughout); optimizer=adamw; ")
+    assert assumed.startswith("assumed, for it was not given: precision=float32 (float32 throughout); optimizer=ad")
     assert (status, verdict) == (1, "it would not run on H100 SXM 80 GB")
     assert heading.endswith("; engine=own, dp=2 x tp=2, batch=2, sequence=8192")
     assert stays.startswith("stays replicated: each of dp=2 ranks has all weights, gradients and optimizer's states")
@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_said_with_the_flags_that_make_it_fit(capsys):
         "memory by formula: 112.9 GiB (weights 13.49 GiB, gradients 13.49 GiB, optimizer 26.98 GiB,"
     )
     assert memory.endswith(ROOMY)
-    assert ways == ["would fit with recompute=true: 66.16 GiB", "would fit with sequence=3093: 79.1 GiB"]
+    assert ways == ["would fit with recompute=layers: 66.16 GiB", "would fit with sequence=3093: 79.1 GiB"]
 
 
 def test_its_advice_can_be_followed(capsys):

@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path, capsys):
     ("model", "cluster", "narrowed"),
     [
         ("llama3_1_405b", ["cluster.n_nodes=2048"], []),
-        ("llama3_1_8b", [], ["pp=1", "tp=1", "cp=1", "zero_stage=3", "recompute=full"]),
+        ("llama3_1_8b", [], ["pp=1", "tp=1", "cp=1", "zero_stage=3", "recompute=layers"]),
         ("llama3_1_8b", [], ["tp=8"]),
         ("llama3_1_8b", [], ["pp=4", "schedule=zb-h1"]),
         ("mixtral_8x7b", ["cluster.n_nodes=4"], ["schedule=gpipe"]),

@@ -38,7 +38,7 @@ WRONG = {
 WITH = {  # what has a meaning only beside others
     "zero_stage": {"*": ["dp=2"], "0": []},
     "strategy": {"*": ["dp=2", "zero_stage=3"], "HYBRID_SHARD": ["dp=2", "zero_stage=3", "shards=2"]},
-    "param_dtype": {"*": ["dp=2", "zero_stage=3"]},
+    "precision": {"*": [], "bf16": ["dp=2", "zero_stage=3"]},
     "offload": {"*": ["dp=2", "zero_stage=3"]},
     "policy": {
         "*": ["dp=2", "zero_stage=1"],
@@ -46,7 +46,7 @@ WITH = {  # what has a meaning only beside others
     },
     "schedule": {"*": ["pp=2"]},
     "sequence_parallel": {"*": ["tp=2"]},
-    "recompute_keep": {"*": ["recompute=true"]},
+    "rank": {"*": ["adapter=lora"]},
     "context": {"*": ["cp=2"]},
     "order": {"*": ["cp=2"]},
 }
@@ -181,7 +181,7 @@ def offered(shell, script, line):
         ("course train sequence", ["sequence_parallel=", "sequence="]),
         ("course train dp=2 engine=", ["own", "torch"]),
         ("course train dp=2 engine=t", ["torch"]),
-        ("course train recompute=f", ["false"]),
+        ("course train recompute=l", ["layers"]),
         ("course plan cluster=dgx_h", ["dgx_h100", "dgx_h200"]),
         ("course slurm no", ["nodes="]),
         ("course doctor tp=2 zero_", ["zero_stage="]),

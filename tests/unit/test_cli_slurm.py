@@ -113,7 +113,7 @@ def test_a_shipped_job_can_be_changed(capsys):
     overrides = ["job=olmo_7b_fsdp", "nodes=1", "dp=4", "strategy=SHARD_GRAD_OP", "model.n_layers=2", "out=my run"]
     job = read_job(overrides)
     assert (job.values["nodes"], job.run.parallel.dp, job.run.model.n_layers) == (1, 4, 2)
-    assert job.run.values["strategy"] == "SHARD_GRAD_OP" and job.run.values["recompute"] is True
+    assert job.run.values["strategy"] == "SHARD_GRAD_OP" and job.run.recompute == "layers"
     assert "'out=my run'" in script(capsys, *overrides)
 
 

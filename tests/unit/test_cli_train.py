@@ -16,7 +16,7 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from course_lib.cli import train as command
-from course_lib.cli import train_run
+from course_lib.cli import train_checks, train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import MODELS, OPTIONS, check_started, read_train
 from course_lib.config import ParallelConfig, TrainConfig, load_model, model_names, parse_model
@@ -31,7 +31,7 @@ from course_lib.training.loop import tokens_of, train
 from course_lib.training.trainer import Trainer
 from tests.overrides import last_of
 
-SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "precision=fp64"]
 TEXT = bytes(range(32, 127)) * 20
 PP = ["pp=2"]
 SHARED = ["tp=2", "sequence_parallel=keep"]
@@ -161,12 +161,10 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["lr_schedule=linear"], "LearningRate: schedule='linear'; not a known schedule; choose from constant, cosine"),
         (["warmup_steps=20"], "LearningRate: warmup_steps=20, steps=20; a step is left after the warm-up; give 0 <= "),
         (["warmup_steps=0.1"], "train: warmup_steps=0.1; warmup_steps is of whole numbers; write them without quotes"),
-        (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw"),
+        (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw, adamw8bit"),
         (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
         (["engine=jax"], "train: engine='jax'; not a known kind; choose from own, torch"),
         (["parallel=ddp"], "train: parallel=ddp; a training run has no 'parallel'; choose from model, dp, pp, tp"),
-        (["recompute=1"], "train: recompute=1; recompute is a switch; give recompute=true or false"),
-        (["dtype=float8"], "train: dtype='float8'; not a known kind; choose from float32, float64"),
         (["dp=0"], "train: dp=0; dp is positive; give dp >= 1"),
         (["pp=1.5"], "train: pp=1.5; pp is of whole numbers; write them without quotes and units"),
         (["dp=11", "pp=3", "batch=33"], "ranks: world_size=33; a pool has 1 to 32 ranks; choose a number in that"),
@@ -263,7 +261,7 @@ def test_a_pipeline_has_defaults_that_the_results_name():
 )
 def test_the_ranks_of_a_pipeline_need_one_model_s_states(overrides, numbers):
     run = read_train(overrides)
-    assert train_run.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)
+    assert train_checks.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)
 
 
 def test_results_are_never_overwritten(tmp_path, capsys):
@@ -286,7 +284,7 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path, monkeypa
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_leaves_its_metrics(tmp_path, capsys):
-    assert run(*SMALL, "dtype=float32", "lr=1e38", f"out={tmp_path}/run") == 1
+    assert run(*SMALL, "precision=fp32", "lr=1e38", f"out={tmp_path}/run") == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[-1].startswith("step 1/3")
     line = err.splitlines()[-1]

@@ -21,7 +21,7 @@ from course_lib.training.learning_rate import LearningRate
 from course_lib.training.loop import Step
 from tests.overrides import last_of
 
-SMALL = ["steps=4", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+SMALL = ["steps=4", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "precision=fp64"]
 STEP = Step(number=2, loss=5.5, tokens=64, seconds=0.5, learning_rate=0.1, norm=1.25, memory_bytes=2**30)
 CPU = Choice(device=torch.device("cpu"), backend="gloo")
 GPU = Choice(device=torch.device("cuda", 0), backend="nccl")
@@ -81,11 +81,11 @@ def test_going_on_drops_what_came_after_the_checkpoint(tmp_path):
         ([], "NVIDIA H100 80GB HBM3", load_device("h100_sxm_80").peak_flops_per_s("fp32")),
         ([], "Tesla V100-SXM2-32GB", load_device("v100_sxm_32").peak_flops_per_s("fp32")),
         (
-            ["zero_stage=3", "param_dtype=bfloat16"],
+            ["zero_stage=3", "precision=bf16"],
             "NVIDIA H200",
             load_device("h200_sxm_141").peak_flops_per_s("bf16"),
         ),
-        (["dtype=float64"], "NVIDIA H100 80GB HBM3", None),
+        (["precision=fp64"], "NVIDIA H100 80GB HBM3", None),
         ([], "GeForce 256", None),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.cli import train_run
+from course_lib.cli import train_checks
 from course_lib.cli.train_config import read_train
 from course_lib.config import ParallelConfig
 from course_lib.costs.model.parameters import model_parameters
@@ -45,11 +45,6 @@ HYBRID = [*ZERO, "strategy=HYBRID_SHARD"]
             ["dp=2", "zero_stage=1", "shards=2"],
             "train: shards=2 with zero_stage=1; it says how weights are shared, which is stage 3; give zero_stage=3, o",
         ),
-        (
-            ["dp=2", "zero_stage=2", "param_dtype=bfloat16"],
-            "train: param_dtype=bfloat16 with zero_stage=2; it says how",
-        ),
-        ([*ZERO, "param_dtype=float16"], "train: param_dtype='float16'; not a known kind; choose bfloat16, or leave "),
         (["dp=2", "offload=cpu"], "train: offload=cpu with zero_stage=0; it says how ranks share; leave offload out"),
         ([*ZERO, "offload=disk"], "train: offload='disk'; not a known kind; choose cpu, or leave offload out"),
         ([*ZERO, "offload=cpu", "engine=torch"], "train: offload=cpu with engine=torch; here PyTorch's engine keeps "),
@@ -103,4 +98,4 @@ def test_it_has_defaults_that_the_results_name():
 )
 def test_what_ranks_share_they_need_once(overrides, numbers):
     run = read_train(overrides)
-    assert train_run.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)
+    assert train_checks.numbers_needed(run, run.ranks) == numbers * model_parameters(run.model)

@@ -17,7 +17,11 @@ def test_plain_sgd_by_default():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("optimizer", "lion", r"^TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw$"),
+        (
+            "optimizer",
+            "lion",
+            r"^TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw, adamw8bit$",
+        ),
         ("learning_rate", 0, r"learning_rate=0; learning_rate > 0, and finite; give learning_rate > 0$"),
         ("learning_rate", math.nan, "learning_rate=nan; "),
         ("weight_decay", -0.1, r"weight_decay=-0.1; weight_decay >= 0, and finite; give weight_decay >= 0$"),

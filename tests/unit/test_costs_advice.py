@@ -119,7 +119,7 @@ def taken(one, flags):
     return one.spread(
         replace(parallel, **numbers, sequence_parallel=shared),
         sequence=int(values.get("sequence", one.job.sequence)),
-        recompute="full" if "recompute" in values else one.job.recompute,
+        recompute="layers" if "recompute" in values else one.job.recompute,
         batch=int(values.get("batch", one.job.batch)),
     )
 
@@ -144,11 +144,11 @@ def test_a_pipeline_is_told_of_no_stage_that_it_cannot_have():
 
 def test_the_fewest_flags_come_first_then_the_longest_sequence():
     flags = [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["one flag"], H100)]
-    assert flags == ["recompute=true", "sequence=1983"]
+    assert flags == ["recompute=layers", "sequence=1983"]
     one = TIGHT["one flag"]
     longer = one.spread(one.job.parallel, sequence=1984)
     assert memory_of(longer).total > H100
-    assert [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["more ranks"], H100)] == ["dp=1 tp=2 recompute=true"]
+    assert [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["more ranks"], H100)] == ["dp=1 tp=2 recompute=layers"]
 
 
 def test_where_nothing_helps_there_is_no_way():

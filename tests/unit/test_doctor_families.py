@@ -13,7 +13,7 @@ import transformers
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from course_lib.cli import train_run
+from course_lib.cli import train_checks
 from course_lib.cli.doctor import asked_of
 from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import read_train
@@ -98,7 +98,7 @@ def refused(run):
     """What the ranks would say, before any is started."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            train_run.check_shape(run)
+            train_checks.check_shape(run)
     except ValueError as error:
         return str(error)
     return ""

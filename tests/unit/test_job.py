@@ -23,11 +23,11 @@ P = 8_030_261_248
 
 
 def test_eight_bit_moments_take_two_bytes_and_two_scales_for_each_256():
-    plain, small = gpu_memory(JOB), gpu_memory(replace(JOB, optimizer="adamw_8bit"))
+    plain, small = gpu_memory(JOB), gpu_memory(replace(JOB, optimizer="adamw8bit"))
     shard = -(-P // 8)
     assert plain.optimizer == 12 * shard
     assert small.optimizer == (4 + 2) * shard + 8 * -(-shard // 256)
-    assert state_bytes(256, with_optimizer(find_convention("fp32"), "adamw_8bit")).optimizer == 2 * 256 + 8
+    assert state_bytes(256, with_optimizer(find_convention("fp32"), "adamw8bit")).optimizer == 2 * 256 + 8
     assert gpu_memory(replace(JOB, optimizer="sgd")).optimizer == 4 * shard
 
 
@@ -51,7 +51,7 @@ def test_scores_logits_and_recompute_count():
     assert scores.activations - flash.activations == 32 * 5 * 4096**2 * 32
     four, eight = (gpu_memory(replace(JOB, logit_bytes=size)) for size in (4, 8))
     assert eight.head - four.head == 4 * 4096 * 128256
-    sizes = [gpu_memory(replace(JOB, recompute=way)).activations for way in ("none", "half", "full")]
+    sizes = [gpu_memory(replace(JOB, recompute=way)).activations for way in ("none", "half", "layers")]
     assert sizes == sorted(sizes, reverse=True)
 
 

@@ -40,7 +40,7 @@ def own():
                 parallel=ParallelConfig(zero_stage=3),
                 convention="fp32",
                 software=Software(kind="eager", kernel="flash2"),
-                recompute="full" if one.case.checkpointing else "none",
+                recompute="layers" if one.case.checkpointing else "none",
                 offload="all" if one.case.offload else "none",
             )
             memory = gpu_memory(job)  # allocated bytes have nothing of what is beside tensors

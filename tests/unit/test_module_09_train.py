@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.cli import train_run
+from course_lib.cli import train_checks
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.config import ParallelConfig
@@ -63,16 +63,16 @@ def test_what_is_unsaid_is_completed_and_what_has_no_meaning_stays_empty():
 @pytest.mark.parametrize(("overrides", "copies"), [(["cp=2", "dp=2"], 4), (["cp=2", "dp=2", "zero_stage=3"], 1)])
 def test_ranks_along_cp_need_what_those_along_dp_do(overrides, copies):
     run = read_train(overrides)
-    assert train_run.numbers_needed(run, run.ranks) == 4 * copies * model_parameters(run.model)
+    assert train_checks.numbers_needed(run, run.ranks) == 4 * copies * model_parameters(run.model)
 
 
 def test_ranks_along_ep_need_one_model_s_experts():
     run = read_train([*MOE, "dp=4", "ep=2", "optimizer=sgd"])
     experts = 2 * 8 * 3 * 64 * 88  # layers, experts, matrices
     others = model_parameters(run.model) - experts
-    assert train_run.numbers_needed(run, run.ranks) == 2 * (4 * others + 4 // 2 * experts)
+    assert train_checks.numbers_needed(run, run.ranks) == 2 * (4 * others + 4 // 2 * experts)
     shared = read_train([*MOE, "dp=4", "ep=2", "optimizer=sgd", "zero_stage=3"])
-    assert train_run.numbers_needed(shared, shared.ranks) == 2 * model_parameters(run.model)
+    assert train_checks.numbers_needed(shared, shared.ranks) == 2 * model_parameters(run.model)
 
 
 DOCTOR = ["model=tiny_mixtral", "dp=6", "ep=3", "cp=2", "sequence=65"]  # nothing of it divides

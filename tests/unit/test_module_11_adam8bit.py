@@ -60,7 +60,7 @@ def test_later_steps_are_off_by_a_small_part_of_the_way():
 @pytest.mark.parametrize("shape", [(64, 64), (50, 100)])
 def test_states_take_the_formula_s_bytes(shape):
     one = parameters(shape)
-    convention = with_optimizer(find_convention("fp32"), "adamw_8bit")
+    convention = with_optimizer(find_convention("fp32"), "adamw8bit")
     assert held(train(AdamW8bit, one, 1)) == state_bytes(one[0].numel(), convention).optimizer
     assert held(train(torch.optim.AdamW, one, 1)) == 8 * one[0].numel()
 

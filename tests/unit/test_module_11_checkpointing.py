@@ -172,7 +172,7 @@ def test_what_the_formulas_refuse():
         chunked_head_activations(SMALL, **sizes, pieces=0)
 
 
-@pytest.mark.parametrize(("group", "keep", "pieces"), [(1, "matmuls", 1), (3, "nothing", 4), (7, "attention", 1000)])
+@pytest.mark.parametrize(("group", "keep", "pieces"), [(1, "matmuls", 1), (3, "nothing", 4), (7, "nothing", 1000)])
 def test_the_one_question_of_memory_counts_the_same(group, keep, pieces):
     """What doctor asks for a run: with one unit of memory beside, which is none."""
     sizes = {**SIZES, "itemsize": 4}
@@ -180,9 +180,8 @@ def test_the_one_question_of_memory_counts_the_same(group, keep, pieces):
         model=SMALL,
         batch=3,
         sequence=65,
-        recompute="full",
+        recompute="selective" if keep == "matmuls" else "layers",
         group=group,
-        keep=keep,
         loss_pieces=pieces,
         itemsize=4,
         logit_bytes=4,
@@ -201,20 +200,13 @@ def test_the_one_question_of_memory_counts_the_same(group, keep, pieces):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("recompute_group=2", "recompute_group=2 without recompute; it says how layers compute twice; add recompute=t"),
-        ("recompute_keep=attention", "recompute_keep=attention without recompute; "),
-        (
-            "recompute=true recompute_keep=all",
-            "recompute_keep='all'; not a known kind; choose from nothing",
-        ),
-        (
-            "recompute=true recompute_group=0",
-            "recompute_group=0; recompute_group is positive",
-        ),
-        ("engine=torch recompute=true recompute_group=2", "engine=torch with recompute_group=2; PyTorch's engine com"),
+        ("engine=torch recompute=groups:2", "engine=torch with recompute=groups:2; PyTorch's engine computes each"),
         ("engine=torch loss_chunks=2", "engine=torch with loss_chunks=2; PyTorch's engine makes the logits at once; "),
-        ("model=tiny_mixtral recompute=true recompute_keep=matmuls", "recompute_keep=matmuls with 8 experts; how many"),
-        ("dp=2 zero_stage=3 param_dtype=bfloat16 loss_chunks=2", "param_dtype=bfloat16 with loss_chunks=2; stage 3 g"),
+        (
+            "model=tiny_mixtral recompute=selective",
+            "recompute=selective with 8 experts; how many tokens pass an expert",
+        ),
+        ("dp=2 zero_stage=3 precision=bf16 loss_chunks=2", "precision=bf16 with loss_chunks=2; stage 3 g"),
     ],
 )
 def test_what_train_refuses_of_them(given, said):

@@ -29,7 +29,7 @@ class Asked:
     gpus: int
     batch: int
     sequence: int
-    recompute: bool = False
+    recompute: str = "none"
     shared: str = "none"  # sequences, where tp > 1
     half: bool = False  # computed in bf16, which `train` does under ZeRO-3
     optimizer: str = "adamw"
@@ -39,8 +39,8 @@ LAYOUTS = {  # tp, pp, ZeRO's stage, sequences of a micro-batch
     Asked("llama3_1_8b", 32, 64, 8192): [(4, 1, 1, 1), (4, 1, 3, 1), (8, 1, 0, 2), (2, 4, 1, 2), (1, 2, 0, 1)],
     Asked("llama3_1_8b", 32, 64, 4096, half=True, shared="keep"): [(t, 1, 3, n) for t in (2, 4, 8) for n in (1, 2)],
     Asked("llama3_1_8b", 16, 32, 8192, half=True, shared="regather"): [(2, 1, 3, 1), (4, 1, 3, 2), (8, 1, 3, 4)],
-    Asked("llama3_2_1b", 8, 64, 2048, recompute=True): [(1, 1, 2, 8), (2, 1, 1, 4), (1, 4, 0, 2), (2, 2, 1, 8)],
-    Asked("llama3_1_70b", 64, 64, 8192, recompute=True, shared="keep"): [(8, 1, 3, 1), (8, 4, 1, 2), (4, 8, 0, 1)],
+    Asked("llama3_2_1b", 8, 64, 2048, recompute="layers"): [(1, 1, 2, 8), (2, 1, 1, 4), (1, 4, 0, 2), (2, 2, 1, 8)],
+    Asked("llama3_1_70b", 64, 64, 8192, recompute="layers", shared="keep"): [(8, 1, 3, 1), (8, 4, 1, 2), (4, 8, 0, 1)],
     Asked("olmo_7b", 16, 64, 2048, optimizer="sgd"): [(1, 1, 3, 4), (2, 1, 2, 8), (4, 2, 1, 2), (1, 8, 1, 4)],
     Asked("gpt3_small", 8, 64, 1024): [(1, 1, 0, 8), (2, 1, 3, 2), (4, 2, 0, 4), (1, 4, 1, 1), (1, 1, 1, 4)],
 }
@@ -52,10 +52,10 @@ def by_doctor(asked, layout):
     dp = asked.gpus // (tp * pp)
     parts = asked.batch // (dp * micro)
     words = [f"model={asked.model}", f"dp={dp}", f"tp={tp}", f"pp={pp}", f"zero_stage={zero}", f"batch={asked.batch}"]
-    words += [f"sequence={asked.sequence}", f"optimizer={asked.optimizer}", f"recompute={str(asked.recompute).lower()}"]
+    words += [f"sequence={asked.sequence}", f"optimizer={asked.optimizer}", f"recompute={asked.recompute}"]
     words += [f"microbatches={parts}" if pp > 1 else f"accumulation={parts}"]
     words += [f"sequence_parallel={asked.shared}"] if tp > 1 and asked.shared != "none" else []
-    words += ["param_dtype=bfloat16"] if asked.half else []
+    words += ["precision=bf16"] if asked.half else []
     return gpu_memory(asked_of(read_train(words, lambda ranks: None)).counted).total
 
 
@@ -72,8 +72,7 @@ def several(values):
 
 def by_sweep(asked, layouts):
     tp, pp, zero, micro = map(several, zip(*layouts, strict=True))
-    recompute = "full" if asked.recompute else "none"
-    words = [f"gpus={asked.gpus}", f"global_batch={asked.batch}", f"recompute={recompute}"]
+    words = [f"gpus={asked.gpus}", f"global_batch={asked.batch}", f"recompute={asked.recompute}"]
     words += [f"tp={tp}", f"pp={pp}", f"zero_stages={zero}", f"microbatches={micro}"]
     config = read_sweep([*common(asked), *words])
     strategies = ("NO_OP", "OPTIMIZER_STATES", "OPTIMIZER_STATES_AND_GRADS", "FULLY_SHARD")
@@ -88,7 +87,7 @@ def by_sweep(asked, layouts):
 def by_plan(asked, layout):
     tp, pp, zero, micro = layout
     words = [f"tp={tp}", f"pp={pp}", f"zero_stage={zero}", f"micro_batch={micro}", f"batch={asked.batch}"]
-    words += [f"recompute={'full' if asked.recompute else 'none'}", "schedule=1f1b", "cluster=dgx_h100"]
+    words += [f"recompute={asked.recompute}", "schedule=1f1b", "cluster=dgx_h100"]
     config = read_plan([*common(asked), *words, f"cluster.n_nodes={asked.gpus // 8}"])
     found = search(config.job, config.space)
     if found.nearest is None:
@@ -107,7 +106,7 @@ def row(asked, layout):
         "hardware": {"gpu": "H100-80GB", "gpus": asked.gpus, "gpus_per_node": 8},
         "parallel": {"tp": tp, "pp": pp, "sharding": f"ZeRO-{zero}" if zero else "none"},
         "batch": {"micro": micro, "global": asked.batch, "seq": asked.sequence},
-        "recompute": "full" if asked.recompute else "none",
+        "recompute": "full" if asked.recompute == "layers" else "none",
         "code": code | compute,
     }
 
@@ -157,7 +156,7 @@ def test_what_is_printed_for_a_job_without_assumptions_is_one_number_and_says_al
 
 @pytest.mark.parametrize("command", ["plan", "sweep"])
 def test_what_is_given_is_not_assumed_and_counts(command, capsys):
-    told = ["stack=eager", "kernel=scores", "optimizer=adamw_8bit", "offload=optimizer", "logits=4", "weights=fp32"]
+    told = ["stack=eager", "kernel=scores", "optimizer=adamw8bit", "offload=optimizer", "logits=4", "weights=fp32"]
     main([command, *COMMANDS[command], *told])
     (line,) = re.findall("assumed, for it was not given: (.*)", capsys.readouterr().out)
     for name in ("convention", "stack", "kernel", "optimizer", "offload", "logits"):

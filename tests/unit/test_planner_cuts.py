@@ -13,7 +13,7 @@ from course_lib.sim.policies import CONTEXTS
 
 NODE = load_cluster("dgx_h100")
 LLAMA = Job(model=load_model("llama3_1_8b"), cluster=replace(NODE, n_nodes=2), batch=16, sequence=32_768)
-FEW = {"pp": (1,), "micro_batch": (1,), "recompute": ("full",), "schedule": ("1f1b",), "zero_stage": (3,)}
+FEW = {"pp": (1,), "micro_batch": (1,), "recompute": ("layers",), "schedule": ("1f1b",), "zero_stage": (3,)}
 
 
 def first(job, **degrees):

@@ -182,7 +182,7 @@ def test_every_degree_above_1_stays_above_1_in_the_likeness():
     toy = toy_of(one)
     assert toy.overrides == (
         *("pp=2", "dp=2", "tp=2", "zero_stage=1", "sequence_parallel=regather", "schedule=interleaved"),
-        *("microbatches=4", "stages_per_rank=2", "model.n_layers=4", "recompute=true", "batch=8"),
+        *("microbatches=4", "stages_per_rank=2", "model.n_layers=4", "recompute=layers", "batch=8"),
     )
     assert [words.partition(":")[0] for words in toy.left_out] == ["cp=2", "recompute=half"]
     assert toy.left_out[0].endswith("all these degrees need 16 ranks, and this likeness has at most 8")
@@ -192,7 +192,7 @@ def test_every_degree_above_1_stays_above_1_in_the_likeness():
         "zero_stage=3: under a pipe"
     )
     alone = toy_of({**one, "pp": 1, "tp": 1, "cp": 1, "zero_stage": 3, "recompute": 4})
-    assert alone == (("dp=8", "zero_stage=3", "accumulation=2", "recompute=true", "batch=16"), ())
+    assert alone == (("dp=8", "zero_stage=3", "accumulation=2", "recompute=layers", "batch=16"), ())
     long = toy_of({**one, "pp": 1, "dp": 1, "tp": 1, "cp": 8, "recompute": 0})
     assert long == (("cp=8", "zero_stage=1", "accumulation=2", "batch=2"), ())
     with pytest.raises(ValueError, match=r"^toy_of: 8 ranks needed, 4 given; "):

@@ -22,7 +22,7 @@ def table(model, microbatch):
         sequence=2048,
         microbatch=microbatch,
         parallel=ParallelConfig(dp=4),
-        recompute="full",
+        recompute="layers",
         software=Software(kind="eager", kernel="flash2"),  # what `train` and `doctor` count with
     )
     rows = planner.wrapping_rows(job, planner.olmo_wrappings(model))

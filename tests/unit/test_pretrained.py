@@ -83,7 +83,7 @@ def test_weights_that_are_drawn_one_by_one_are_spread_as_theirs(tmp_path, config
 
 
 def test_a_shape_without_weights_begins_with_these(folder, capsys):
-    assert train(folder, "dtype=float64", f"out={folder.parent}/run", "recompute=true") == 0
+    assert train(folder, "precision=fp64", f"out={folder.parent}/run", "recompute=layers") == 0
     assert capsys.readouterr().out.startswith("llama, 4.66 k parameters in float64; engine=own, one device, recompute")
     model = begun(folder).double()
     batches = make_batches(read_train([f"model={folder}", f"text={folder.parent}/text.txt", *SMALL]))

@@ -93,7 +93,7 @@ def test_many_policies_are_asked_the_same_question_as_one_job(model, software):
         micro_batch=random.choice((1, 2), n),
         n_microbatches=8,
         sequence=random.choice((512, 1024), n),
-        recompute=random.integers(0, len(RECOMPUTE), n),
+        recompute=random.integers(0, len(RECOMPUTE) - (job.model.n_experts > 1), n),  # experts keep no products
         schedule=np.where(pp > 1, random.integers(0, len(SCHEDULES), n), 1),
         stages_per_rank=1,
     )
@@ -130,12 +130,13 @@ def test_the_bubble_shrinks_with_microbatches_and_with_stages_on_a_rank():
 def test_recomputing_costs_time_and_saves_memory():
     ways = Policies(recompute=np.arange(len(RECOMPUTE)), sequence=8192, dp=8, shards=8, zero_stage=3)
     found = simulate(JOB, ways)
-    none, attention, _, half, full = found.step_s
-    assert none < attention < half < full
-    assert found.memory.activations[-1] < found.memory.activations[0]
+    none, attention, _, half, full, selective = found.step_s
+    assert none < attention < selective < half < full
+    kept = dict(zip(RECOMPUTE, found.memory.activations, strict=True))
+    assert kept["layers"] < kept["selective"] < kept["none"]
     wanted = [training_flops(MODEL, sequence=8192, recompute=way) for way in ("none", "selective", "full")]
-    none, attention, operators, half, full = found.hfu / found.mfu * wanted[0]
-    assert [none, attention, full] == pytest.approx(wanted)
+    none, attention, operators, half, full, selective = found.hfu / found.mfu * wanted[0]
+    assert [none, attention, full] == pytest.approx(wanted) and selective == pytest.approx(attention)
     assert operators - none == pytest.approx((full - attention) / 2) and half == pytest.approx((none + full) / 2)
 
 

@@ -106,7 +106,7 @@ def test_sharding_is_read_as_a_stage_and_its_ranks(sharding, found):
 @pytest.mark.parametrize(
     ("title", "recompute", "found"),
     [
-        ("torchtitan", "full", "full"),
+        ("torchtitan", "full", "layers"),
         ("torchtitan", "none", "none"),
         ("torchtitan", "selective (layer)", "half"),
         ("torchtitan", "selective (per-op SAC)", "operators"),

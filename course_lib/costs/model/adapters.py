@@ -102,8 +102,7 @@ def adapter_state_bytes(
     """
     frozen = model_parameters(config) * itemsize
     if nf4:
-        for outputs, inputs in map_sizes(config).values():
-            frozen += config.n_layers * (nf4_bytes(outputs * inputs) - outputs * inputs * itemsize)
+        frozen -= config.n_layers * nf4_saving(config, itemsize)
     trained = state_bytes(adapters.parameters(config), convention)
     return replace(trained, weights=trained.weights + frozen)
 
@@ -125,17 +124,60 @@ def adapter_activations(
     Raises: ValueError for layers that are not a Llama's.
     """
     sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
-    head = head_activations(config, **sizes, fused_norms=fused_norms)
-    # The embedding is frozen and so is the head: neither its tokens nor its input are read again.
-    ends = _without_weights(saved for saved in head if saved.name not in ("tokens", "head input"))
+    ends = frozen_ends(head_activations(config, **sizes, fused_norms=fused_norms))
     if recompute == "full":
         angles = Saved(name="angles", elements=sequence * config.head_size // 2, itemsize=_FP32, shared_by="nothing")
         layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
         return (*layer * config.n_layers, angles, *ends)
-    layer = layer_activations(config, **sizes, fused_norms=fused_norms)
-    first = tuple(_of_layer(layer, config, adapters, stream=False, tokens=batch * sequence, itemsize=itemsize))
-    others = tuple(_of_layer(layer, config, adapters, stream=True, tokens=batch * sequence, itemsize=itemsize))
+    first, others = (
+        adapted_layer(config, adapters, **sizes, fused_norms=fused_norms, stream=stream) for stream in (False, True)
+    )
     return (*first, *others * (config.n_layers - 1), *ends)
+
+
+def frozen_ends(kept: Iterable[Saved]) -> tuple[Saved, ...]:
+    """Of what a model keeps at its ends: embedding and head are frozen, so that nobody reads again what they read."""
+    return tuple(_without_weights(saved for saved in kept if saved.name not in ("tokens", "head input")))
+
+
+def adapted_layer(
+    config: ModelConfig,
+    adapters: Adapters,
+    *,
+    batch: int,
+    sequence: int,
+    itemsize: int,
+    fused_norms: bool,
+    stream: bool,
+) -> tuple[Saved, ...]:
+    """What one layer with adapters keeps; `stream` says whether its input has a gradient, as in all but the first.
+
+    Raises: ValueError for layers that are not a Llama's.
+    """
+    map_sizes(config)  # refuses others
+    layer = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
+    return tuple(_of_layer(layer, config, adapters, stream=stream, tokens=batch * sequence, itemsize=itemsize))
+
+
+def parameters_on_rank(config: ModelConfig, adapters: Adapters, *, tp: int, kv_heads: int) -> int:
+    """Numbers that are trained in one layer, on one of tp ranks, which has so many heads of keys and values.
+
+    A column cuts B and a row cuts A; the other matrix is whole on every rank. Factors are cut as what they multiply.
+    """
+    kv = kv_heads * config.head_size
+    outputs = {"q_proj": config.query_size // tp, "k_proj": kv, "v_proj": kv}
+    outputs |= dict.fromkeys(("gate_proj", "up_proj"), config.ffn_size // tp)
+    inputs = {"o_proj": config.mixed_size // tp, "down_proj": config.ffn_size // tp}
+    cut = outputs | inputs
+    if adapters.rank is None:
+        return sum(cut[name] for name in adapters.maps)
+    return sum(adapters.rank * (cut[name] + config.hidden_size) for name in adapters.maps)
+
+
+def nf4_saving(config: ModelConfig, itemsize: int) -> int:
+    """Bytes that one layer does not keep because its maps lie in codes."""
+    numbers = [outputs * inputs for outputs, inputs in map_sizes(config).values()]
+    return sum(count * itemsize - nf4_bytes(count) for count in numbers)
 
 
 def _of_layer(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from course_lib.errors import four_parts
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "none": 0}
-OPTIMIZERS = ("adamw", "adamw_8bit", "sgd")
+OPTIMIZERS = ("adamw", "adamw8bit", "sgd")
 BLOCK = 256  # moments of 8 bits that share one scale in fp32
 
 
@@ -135,7 +135,7 @@ def convention_in(*, weights: str, gradients: str, master: str, moments: str) ->
 
 
 def with_optimizer(convention: Convention, optimizer: str) -> Convention:
-    """The same with another optimizer than Adam: "sgd" keeps no moments, "adamw_8bit" two of a byte with a scale each.
+    """The same with another optimizer than Adam: "sgd" keeps no moments, "adamw8bit" two of a byte with a scale each.
 
     Source: Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization, section 2; blocks of 256 as in
     bitsandbytes since 0.44. Small tensors, which stay in 32 bits there, are not told apart.
@@ -146,7 +146,7 @@ def with_optimizer(convention: Convention, optimizer: str) -> Convention:
         raise ValueError(four_parts("with_optimizer", f"optimizer={optimizer!r}", "its states are not known", way_out))
     if optimizer == "adamw":
         return convention
-    moments, scales = (2, 2 * DTYPE_BYTES["fp32"]) if optimizer == "adamw_8bit" else (0, 0)
+    moments, scales = (2, 2 * DTYPE_BYTES["fp32"]) if optimizer == "adamw8bit" else (0, 0)
     rest = convention.optimizer - convention.moments
     assumes = f"{convention.assumes}; {'moments in 8 bits' if moments else 'no moments'}"
     return replace(convention, optimizer=rest + moments, moments=moments, scales=scales, assumes=assumes)

@@ -151,12 +151,12 @@ def _changes(asked: Asked) -> Iterator[Asked]:
     ranks = parallel.dp * parallel.cp * parallel.tp
     wider = [(cp, tp) for cp in divisors(ranks) if cp >= parallel.cp for tp in divisors(ranks // cp)]
     degrees = [(ranks // (cp * tp), cp, tp) for cp, tp in wider if tp >= parallel.tp]
-    recomputing = ("none", "full") if job.recompute == "none" else ("full",)
+    recomputing = dict.fromkeys((job.recompute, "layers"))
     sequence_parallel = [shared for shared in (False, True) if shared or not parallel.sequence_parallel]
     stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
     for (dp, cp, tp), recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
-        if dp % parallel.ep:
-            continue  # of whose ranks ep shares the experts
+        if dp % parallel.ep or (job.nf4 and tp > 1):
+            continue  # of whose ranks ep shares the experts; codes are not cut
         other = replace(parallel, dp=dp, cp=cp, tp=tp, sequence_parallel=shared, zero_stage=stage)
         batch = max(job.batch, other.dp * asked.n_microbatches)
         one = asked.spread(other, recompute=recompute, batch=batch)
@@ -185,7 +185,7 @@ def _flags(asked: Asked, other: Asked) -> Flags:
     batch = () if asked.job.batch == other.job.batch else (f"batch={other.job.batch * asked.accumulation}",)
     stage = () if was.zero_stage == now.zero_stage else (f"zero_stage={now.zero_stage}",)
     kept = () if was.sequence_parallel == now.sequence_parallel else ("sequence_parallel=keep",)
-    again = () if asked.job.recompute == other.job.recompute else ("recompute=true",)
+    again = () if asked.job.recompute == other.job.recompute else ("recompute=layers",)
     return (*degrees, *batch, *stage, *kept, *again)
 
 

@@ -14,7 +14,14 @@ from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
 from course_lib.units import GB
 
 _PIPELINED = 6  # bytes of a number that FSDP leaves gathered beside a pipeline: the bf16 weight, its fp32 gradient
-_KEPT = {"none": 1.0, "attention": 1.0, "operators": 0.35, "half": 0.5, "full": 0.0}  # beyond a layer's input
+_KEPT = {
+    "none": 1.0,
+    "attention": 1.0,
+    "operators": 0.35,
+    "half": 0.5,
+    "layers": 0.0,
+    "selective": 0.0,
+}  # beyond a layer's input
 BESIDE_BYTES, FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
 _GPIPE, _INTERLEAVED, _ZB = (SCHEDULES.index(name) for name in ("gpipe", "interleaved", "zb-h1"))
 
@@ -59,12 +66,14 @@ class Spread:
 class Pieces:
     """What the formulas of `costs.model` say of one stage, for each job."""
 
-    shared: Any  # numbers of its weights without experts
+    frozen: Any  # bytes of weights that are not trained, 0 where all are
+    shared: Any  # numbers of its trained weights without experts
     experts: Any  # and in these
     unit: Any  # numbers of the largest unit that is gathered at a time
     layers: Any  # bytes that its layers keep of one micro-batch: everything
     scores: Any  # of these attention's scores, where its kernel keeps them
     inputs: Any  # their inputs alone
+    products: Any  # results of products with weights, which selective recomputation keeps beside the inputs
     largest: Any  # bytes of one layer beyond its input: what is computed again at a time
     head: Any  # bytes of last norm, head and loss, 0 on other stages than the last
 
@@ -79,7 +88,8 @@ def in_flight(p: Spread, stage: Any) -> Any:
 
 def assembled(job: Job, p: Spread, n: Pieces, stage: Any) -> GpuMemory:
     """What a GPU of this stage holds; of `job` only the assumptions count, what is spread how says `p`."""
-    states, zero, away = job.states, p.zero_stage, job.offload == "all"
+    states = job.states if job.adapters is None else job.states_beside
+    zero, away = p.zero_stage, job.offload == "all"
 
     def lasting(from_stage: int) -> Any:
         cut = zero >= from_stage
@@ -90,7 +100,7 @@ def assembled(job: Job, p: Spread, n: Pieces, stage: Any) -> GpuMemory:
         gathered = _chosen(p.pp > 1, _PIPELINED * (n.shared + n.experts), gathered)
     at_home = (not away) * _chosen(p.offload, 0, 1)
     parts = {
-        "weights": (not away) * states.weights * lasting(3),
+        "weights": (not away) * (states.weights * lasting(3) + up(n.frozen, _chosen(zero >= 3, p.shards, 1))),
         "gradients": (not away) * states.gradients * lasting(2),
         "optimizer": at_home * _optimizer(states, lasting(1)),
         "gathered": gathered * (zero >= 3),
@@ -109,7 +119,7 @@ def _activations(p: Spread, n: Pieces, stage: Any) -> Any:
     """Layers of all micro-batches in flight, and the one that is computed again."""
     share = sum((p.recompute == code) * _KEPT[name] for code, name in enumerate(RECOMPUTE))
     everything = n.layers - n.scores * (p.recompute == RECOMPUTE.index("attention"))
-    kept = n.inputs + share * (everything - n.inputs)
+    kept = n.inputs + share * (everything - n.inputs) + n.products * (p.recompute == RECOMPUTE.index("selective"))
     return kept * in_flight(p, stage) + _chosen(share < 1, n.largest, 0)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from course_lib.costs.model.adapters import IA3, Adapters
 from course_lib.costs.model.conventions import OPTIMIZERS, Convention, convention_in, find_convention
 from course_lib.costs.sweep.job import FORMATS, OFFLOAD
 from course_lib.costs.sweep.software import KERNELS, KINDS, Software
 from course_lib.errors import four_parts
 
 FORMATS_OF = {"weights": "bf16", "gradients": "fp32", "master": "fp32", "moments": "fp32"}  # with one given, the others
+ADAPTERS = ("lora", "ia3", "qlora")
 SHARED = ("keep", "regather", "none")
 _CHOICES = {
     "optimizer": OPTIMIZERS,
@@ -19,8 +21,10 @@ _CHOICES = {
     "stack": KINDS,
     "kernel": KERNELS,
     "offload": OFFLOAD,
+    "adapter": ADAPTERS,
 }
-WORDS = ("convention", *FORMATS_OF, *_CHOICES, "logits")
+_COUNTS = ("logits", "rank", "loss_chunks")
+WORDS = ("convention", *FORMATS_OF, *_CHOICES, *_COUNTS)
 
 
 def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,6 +41,10 @@ def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
         found["convention"] = words["convention"]
     if "compute_dtype" in words:
         found["itemsize"] = FORMATS[words["compute_dtype"]]
+    if "adapter" in words:
+        found |= adapter_fields(words["adapter"], words.get("rank"))
+    if "loss_chunks" in words:
+        found["loss_pieces"] = words["loss_chunks"]
     if "logits" in words:
         found["logit_bytes"] = words["logits"]
     if words.get("sequence_parallel") in ("keep", "regather"):
@@ -44,6 +52,11 @@ def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
     kind = {"kind": words["stack"]} if "stack" in words else {}
     kernel = {"kernel": words["kernel"]} if "kernel" in words else {}
     return found | ({"software": Software(**kind, **kernel)} if kind or kernel else {})
+
+
+def adapter_fields(adapter: str, rank: int | None) -> dict[str, Any]:
+    """The fields of a job that trains so; the rank is 8 where nobody says another."""
+    return {"adapters": IA3 if adapter == "ia3" else Adapters(rank=rank or 8), "nf4": adapter == "qlora"}
 
 
 def _check(words: Mapping[str, Any]) -> None:
@@ -54,8 +67,11 @@ def _check(words: Mapping[str, Any]) -> None:
         if name in _CHOICES and value not in _CHOICES[name]:
             way_out = f"choose one of {', '.join(_CHOICES[name])}"
             raise ValueError(four_parts("job", f"{name}={value!r}", "not a known kind", way_out))
-        if name == "logits" and (type(value) is not int or value < 1):
-            raise ValueError(four_parts("job", f"logits={value!r}", "it is whole bytes", "give logits >= 1"))
+        if name in _COUNTS and (type(value) is not int or value < 1):
+            raise ValueError(four_parts("job", f"{name}={value!r}", "it is a whole number", f"give {name} >= 1"))
+    if "rank" in words and words.get("adapter") not in ("lora", "qlora"):
+        values, rule = f"rank={words['rank']}", "it is the width between the two matrices of LoRA"
+        raise ValueError(four_parts("job", values, rule, "give adapter=lora or qlora, or leave rank out"))
     if isinstance(named := words.get("convention"), str):
         find_convention(named)
     assert named is None or isinstance(named, str | Convention)

@@ -59,6 +59,7 @@ class Exploration:
     convention: str = "megatron"  # one of CONVENTIONS, or EXPLORER
     token_imbalance: float = 1.0
     recompute: str = Job.recompute
+    group: int = Job.group
     assumed: Mapping[str, Any] = field(default_factory=dict)  # of the code, in the words of `job_fields`
     device_bytes: int = load_device("h100_sxm_80").usable_bytes  # of one GPU: what fits is decided by it
 
@@ -149,5 +150,6 @@ def job_of(model: ModelConfig, candidate: Candidate, exploration: Exploration) -
         batch=candidate.microbatch * candidate.n_microbatches * candidate.parallel.dp,
         sequence=exploration.sequence,
         recompute=exploration.recompute,
+        group=exploration.group,
         **job_fields({**exploration.assumed, "convention": exploration.convention}),
     )

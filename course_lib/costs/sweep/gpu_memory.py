@@ -18,10 +18,17 @@ from course_lib.costs.model.activations import (
     layer_activations,
     left_whole,
 )
+from course_lib.costs.model.adapters import (
+    Adapters,
+    adapted_layer,
+    frozen_ends,
+    nf4_saving,
+    parameters_on_rank,
+)
 from course_lib.costs.model.checkpointing import Keep, chunked_head_activations, kept_results
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.kv_cache import kv_heads_on_rank
-from course_lib.costs.model.states import fullest_parameters, layers_of_stage
+from course_lib.costs.model.states import RankParameters, fullest_parameters, layers_of_stage
 from course_lib.costs.published.activations import korthikanti_layer_bytes
 from course_lib.costs.published.explorer import explorer_block_bytes
 from course_lib.costs.sweep.assembly import CATEGORIES, GpuMemory, Pieces, Spread, assembled, fullest
@@ -30,6 +37,7 @@ from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.sequence_cut import ContextMethod
 
+_FP32 = 4
 _MASKS = 2  # bytes of dropout's masks for each number of the stream
 
 
@@ -99,7 +107,7 @@ def tensor_memory(
         batch=work.microbatch * work.n_microbatches * parallel.dp,
         microbatch=work.microbatch,
         itemsize=work.itemsize,
-        recompute=work.recompute,
+        recompute="none" if work.recompute == "none" else "layers",
         fused_norms=work.fused_norms,
         keep_gathered=work.keep_gathered,
         convention=convention,
@@ -135,18 +143,34 @@ def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | N
     experts = held if apart == parallel else fullest_parameters(model, apart, stage=stage, whole=whole)
     how, axes = _how(job), _axes(parallel)
     layers = [(count, _layer(kind, axes, how)) for count, kind in layers_of_stage(model, parallel.pp, stage)]
-    everything, scores, results = (sum(count * sizes[place] for count, sizes in layers) for place in (0, 2, 3))
+    if job.adapters is not None and stage == 0:  # whose first layer has an input without a gradient
+        layers = [(layers[0][0] - 1, layers[0][1]), (1, _layer(model, axes, replace(how, stream=False)))]
+    lasting = _lasting(job, parallel, held, experts.experts)
+    everything, scores, products = (sum(count * sizes[place] for count, sizes in layers) for place in (0, 2, 3))
     here, largest, bare = sum(count for count, _ in layers), max(sizes[0] for _, sizes in layers), layers[0][1][1]
     return Pieces(
-        shared=held.shared,
-        experts=experts.experts,
-        unit=held.largest_unit,
+        **lasting,
         layers=everything,
-        inputs=-(-here // job.group) * bare + results,
+        inputs=-(-here // job.group) * bare,
+        products=products,
         scores=scores,
         largest=min(job.group, here) * largest - bare,
         head=_head(model, axes, how, job.bytes_of_logit) if stage == parallel.pp - 1 else 0,
     )
+
+
+def _lasting(job: Job, parallel: ParallelConfig, held: RankParameters, experts: int) -> dict[str, int]:
+    """What of a stage's `Pieces` lasts from step to step."""
+    if job.adapters is None:
+        return {"frozen": 0, "shared": held.shared, "experts": experts, "unit": held.largest_unit}
+    model, itemsize = job.model, job.states.weights
+    here = sum(count for count, _ in held.layers)
+    saved = nf4_saving(model, itemsize) if job.nf4 else 0
+    tp = 1 if "attention" in job.whole else parallel.tp
+    each = parameters_on_rank(model, job.adapters, tp=tp, kv_heads=kv_heads_on_rank(model, tp))
+    layer = max(numbers.total for _, numbers in held.layers) + each - saved // itemsize
+    frozen = held.total * itemsize - here * saved
+    return {"frozen": frozen, "shared": here * each, "experts": 0, "unit": max(held.outer, layer)}
 
 
 @dataclass(frozen=True)
@@ -157,8 +181,9 @@ class _How:
     software: Software
     whole: frozenset[Piece]
     context: ContextMethod
-    keep: Keep
     loss_pieces: int
+    adapters: Adapters | None
+    stream: bool = True  # whether a layer's input has a gradient
 
 
 def _how(job: Job) -> _How:
@@ -170,7 +195,7 @@ def _how(job: Job) -> _How:
         fused_norms=job.fused_norms,
         keep_gathered=job.gathers_once,
     )
-    return _How(work, job.software, frozenset(job.whole), job.context, job.keep, job.loss_pieces)
+    return _How(work, job.software, frozenset(job.whole), job.context, job.loss_pieces, job.adapters)
 
 
 def _axes(parallel: ParallelConfig) -> ParallelConfig:
@@ -182,14 +207,27 @@ def _axes(parallel: ParallelConfig) -> ParallelConfig:
 
 @cache
 def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int, int, int, int]:
-    """Bytes of one layer and micro-batch: everything; its input alone; scores where the kernel keeps them; results."""
+    """Bytes of one layer and micro-batch: everything; its input alone; scores where the kernel keeps them; products."""
     work, software = how.work, how.software
     kept = layer_bytes(kind, parallel, work, whole=how.whole)
+    if how.adapters is not None:
+        beside = adapted_layer(
+            kind,
+            how.adapters,
+            batch=work.microbatch,
+            sequence=work.sequence // parallel.cp,
+            itemsize=work.itemsize,
+            fused_norms=work.fused_norms,
+            stream=how.stream,
+        )
+        kept = bytes_on_rank(left_whole(beside, how.whole), parallel, keep_gathered=work.keep_gathered)
     bare = layer_bytes(kind, parallel, work, recompute="full", whole=how.whole)
     tokens = work.microbatch * (work.sequence // parallel.cp)
     tp = parallel.tp if "attention" not in how.whole else 1
     twice = 2 * work.itemsize + 1  # of one score: before and after dropout, and a mask
     scores = twice * tokens * work.sequence * kind.n_heads // tp if software.kernel == "scores" else 0
+    if software.kernel == "naive":
+        scores = _naive(kind, work, tokens, tp)
     if how.context == "all_gather" and kind.latent is None:  # of keys and values attention has the other ranks' too
         others = work.sequence - work.sequence // parallel.cp
         row = 2 * kv_heads_on_rank(kind, tp) * kind.head_size * work.itemsize
@@ -198,8 +236,19 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
     unmasked = not kind.gated_ffn and software.kind != "legacy"  # a GPT without dropout: two masks of a byte less
     spared = work.itemsize * kind.ffn_size * fused + _MASKS * kind.hidden_size * unmasked
     sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
-    results = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=how.keep), how.whole), parallel)
-    return kept + scores - tokens * spared // parallel.tp, bare, scores, results
+    keep: Keep = "matmuls" if kind.n_experts == 1 else "nothing"  # a job with experts keeps no products
+    products = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=keep), how.whole), parallel)
+    return kept + scores - tokens * spared // parallel.tp, bare, scores, products
+
+
+def _naive(kind: ModelConfig, work: Work, tokens: int, tp: int) -> int:
+    """What attention keeps more where it is written out: weights, which positions are later, a copy of keys and values
+    for each head of queries; and less: the logarithm of each sum.
+    """
+    heads, kv = kind.n_heads // tp, kv_heads_on_rank(kind, tp)
+    weights = tokens * work.sequence * heads * work.itemsize
+    copies = 2 * tokens * (heads - kv) * kind.head_size * work.itemsize
+    return weights + work.sequence**2 + copies - _FP32 * tokens * heads
 
 
 @cache
@@ -208,6 +257,8 @@ def _head(model: ModelConfig, parallel: ParallelConfig, how: _How, logit_bytes: 
     work = how.work
     sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
     found = chunked_head_activations(model, **sizes, pieces=how.loss_pieces, fused_norms=work.fused_norms)
+    if how.adapters is not None:
+        found = frozen_ends(found)
     kept = [replace(x, itemsize=logit_bytes) if x.name == "log-probabilities" else x for x in found]
     return bytes_on_rank(left_whole(kept, how.whole), parallel, keep_gathered=work.keep_gathered)
 

@@ -9,20 +9,21 @@ from typing import Any, Literal, get_args
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece, tp_widths
 from course_lib.costs.model.activations import HALF
-from course_lib.costs.model.checkpointing import Keep
-from course_lib.costs.model.conventions import Convention, find_convention, with_optimizer
+from course_lib.costs.model.adapters import Adapters
+from course_lib.costs.model.conventions import DTYPE_BYTES, Convention, find_convention, with_optimizer
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec, load_cluster
 from course_lib.sequence_cut import ContextMethod
 
-_Again = Literal["none", "attention", "operators", "half", "full"]
+_Again = Literal["none", "attention", "operators", "half", "layers", "selective"]
 _Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
 _Offload = Literal["none", "optimizer", "all"]
 RECOMPUTE: tuple[_Again, ...] = get_args(_Again)
 SCHEDULES: tuple[_Schedule, ...] = get_args(_Schedule)
 OFFLOAD: tuple[_Offload, ...] = get_args(_Offload)
 FORMATS = {"bf16": 2, "fp32": 4, "fp64": 8}  # that one computes in
+NOT_KNOWN_BEFORE = "how many tokens pass an expert is not known before"  # so that nobody counts its products
 _CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
 
@@ -42,9 +43,10 @@ class Job:
     microbatch: int | None = None  # sequences at a time; None: all that a rank has of the batch
     schedule: str = "1f1b"
     stages_per_rank: int = 1  # of the interleaved schedule
-    recompute: str = "none"  # of a layer: nothing; scores; cheap operators; half of the layers; all
-    group: int = 1  # layers that keep one input together, where all is computed again
-    keep: Keep = "nothing"  # of what is computed again, results that stay
+    recompute: str = "none"  # of a layer: nothing; scores; cheap operators; half of the layers; all; all but products
+    group: int = 1  # layers that keep one input together, where layers are computed again
+    adapters: Adapters | None = None  # what is trained beside frozen weights; None: these are trained
+    nf4: bool = False  # whether the layers' frozen maps lie in codes
     loss_pieces: int = 1  # in which logits are made, lost, and made again
     software: Software = Software()
     convention: str | Convention = "megatron"  # bytes of weights, gradients, second copy and moments
@@ -69,6 +71,13 @@ class Job:
             if (value := getattr(self, name)) not in known:
                 way_out = f"choose one of {', '.join(known)}"
                 raise ValueError(four_parts("Job", f"{name}={value!r}", "not a known way", way_out))
+        if self.recompute == "selective" and self.model.n_experts > 1:
+            values, rule = f"recompute=selective with {self.model.n_experts} experts", NOT_KNOWN_BEFORE
+            raise ValueError(four_parts("Job", values, rule, "choose recompute=layers"))
+        if self.nf4 and (self.adapters is None or self.parallel.tp > 1):
+            values = f"nf4 with tp={self.parallel.tp}" if self.adapters else "nf4 without adapters"
+            rule = "64 weights in a row share a scale, and nobody trains codes"
+            raise ValueError(four_parts("Job", values, rule, "give adapters and tp=1, or leave nf4 out"))
         self.model.check_sequence(self.sequence)
         _ = self.states  # refuses what is not known
 
@@ -82,6 +91,12 @@ class Job:
         """Bytes that last of each parameter."""
         named = find_convention(self.convention) if isinstance(self.convention, str) else self.convention
         return with_optimizer(named, self.optimizer)
+
+    @property
+    def states_beside(self) -> Convention:
+        """The same of what is trained beside frozen weights: in 32 bits at least."""
+        least = DTYPE_BYTES["fp32"]
+        return self.states if self.states.weights >= least else with_optimizer(find_convention("fp32"), self.optimizer)
 
     @property
     def sequences(self) -> int:
@@ -107,7 +122,7 @@ class Job:
     def assumptions(self) -> dict[str, str]:
         """What is assumed of the code that trains, by the name under which commands take it."""
         shared = "none" if not self.parallel.sequence_parallel else "keep" if self.gathers_once else "regather"
-        scores = "keeps scores" if self.software.kernel == "scores" else "keeps no scores"
+        scores = "keeps scores" if self.software.timed_kernel == "scores" else "keeps no scores"
         found = {
             "convention": f"{self.states.name} ({self.states.assumes})",
             "optimizer": self.optimizer,

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from course_lib.errors import four_parts
 
 _Kind = Literal["eager", "compiled", "megatron", "legacy"]  # legacy: Megatron-LM before flash attention
-_Kernel = Literal["flash1", "flash2", "cudnn", "scores"]  # scores: attention that writes its scores to memory
+_Kernel = Literal["flash1", "flash2", "cudnn", "scores", "naive"]  # the last two write their scores to memory
 KINDS: tuple[_Kind, ...] = get_args(_Kind)
 KERNELS: tuple[_Kernel, ...] = get_args(_Kernel)
 UNKNOWN = "unknown"  # a stack of which only the kind was guessed
@@ -36,6 +36,11 @@ class Software:
             if value not in choices:
                 way_out = f"choose one of {', '.join(choices)}"
                 raise ValueError(four_parts("Software", f"{field}={value!r}", "not a known kind", way_out))
+
+    @property
+    def timed_kernel(self) -> str:
+        """Whose speed is known: no published run writes attention out as a paper does."""
+        return "scores" if self.kernel == "naive" else self.kernel
 
     @property
     def is_torch(self) -> bool:
