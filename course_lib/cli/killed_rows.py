@@ -45,7 +45,7 @@ def killed_row(begun_on: int, ends_on: int, text: bytes) -> Row:
     batches = Batches(text=text, batch_size=_SEQUENCES_PER_RANK * begun_on, sequence=_SEQUENCE)
     with tempfile.TemporaryDirectory() as folder, born_with(0, _DTYPE):
         _be_killed(begun_on, batches, Path(folder))
-        first, *_ = runs = ranks.run_ranks(go_on, ends_on, batches, Path(folder))
+        first, *_ = runs = ranks.run_ranks(train_on, ends_on, batches, Path(folder))
         steady = alone(_ADAMW)
         losses = [steady.step(batches.batch(number)) for number in range(_STEPS)]
     steps = _STEPS - first.begun_after
@@ -75,7 +75,7 @@ def _be_killed(world_size: int, batches: Batches, folder: Path) -> None:
     Raises: AssertionError if it lives on, RankError if a rank fails by anything else.
     """
     try:
-        ranks.run_ranks(go_on, world_size, batches, folder, _KILLED_IN)
+        ranks.run_ranks(train_on, world_size, batches, folder, _KILLED_IN)
     except ranks.RankError as error:
         if error.kind != "died":
             raise
@@ -83,7 +83,7 @@ def _be_killed(world_size: int, batches: Batches, folder: Path) -> None:
     raise AssertionError("killed: no rank died, though one killed itself")
 
 
-class _Run(NamedTuple):
+class _Trained(NamedTuple):
     """What a rank says at the end of the run."""
 
     losses: Sequence[float]  # of all steps, also those before it was killed
@@ -91,7 +91,7 @@ class _Run(NamedTuple):
     step_s: float  # median
 
 
-def go_on(batches: Batches, folder: Path, killed_in: int = 0) -> _Run:
+def train_on(batches: Batches, folder: Path, killed_in: int = 0) -> _Trained:
     """On a rank: train from the folder's last checkpoint, if there is one; in step `killed_in` the last rank dies.
 
     Who goes on has other weights at first, so that a checkpoint which nobody reads would show.
@@ -113,7 +113,7 @@ def go_on(batches: Batches, folder: Path, killed_in: int = 0) -> _Run:
                 with comm.settings(ledger=False):
                     writer.save_step(number + 1, losses)
                     writer.finish()
-    return _Run(losses, begun_after, median(seconds))
+    return _Trained(losses, begun_after, median(seconds))
 
 
 ROWS = Rows(lesson=12, prove=_killed_rows)

@@ -55,7 +55,7 @@ def plan_command(overrides: Sequence[str]) -> int:
 
 def _heading(found: Found) -> str:
     job = found.job
-    groups = f"; layers that are computed again, {job.group} at a time" if job.group > 1 else ""
+    groups = f"; activation checkpointing of {job.group} layers at a time" if job.group > 1 else ""
     return (
         f"{job.model.name} on {job.cluster.n_gpus:,} x {job.cluster.device.name} ({job.cluster.name}); "
         f"{job.batch:,} sequences of {job.sequence:,} tokens in a step{groups}"

@@ -51,7 +51,7 @@ def check(values: Mapping[str, Any], model: ModelConfig, folder: Path | None) ->
         refuse(COMMAND, f"precision=bf16 with loss_chunks={chunks}", rule, "leave one of them out")
 
 
-def attend(model: nn.Module, values: Mapping[str, Any]) -> None:
+def use_attention(model: nn.Module, values: Mapping[str, Any]) -> None:
     """Let positions of a model meet as the run asks.
 
     Raises: ValueError for a model of `transformers` whose attention is more than a softmax over the past.

@@ -59,7 +59,7 @@ def _check_codes(values: Mapping[str, Any]) -> None:
         refuse(COMMAND, "adapter=qlora with precision=bf16", rule, way_out)
 
 
-def adapted(model: nn.Module, values: Mapping[str, Any]) -> nn.Module:
+def with_adapters(model: nn.Module, values: Mapping[str, Any]) -> nn.Module:
     """The model with its adapters, if there are any; it may be on meta.
 
     Raises: ValueError for a model without such maps.

@@ -33,8 +33,8 @@ def on_meta(run: TrainRun, device: torch.device | None = None) -> nn.Module:
 
     Raises: ValueError as `base_on_meta`, and for a model in which neither adapters nor another attention can stand.
     """
-    model = train_adapters.adapted(base_on_meta(run, device), run.values)
-    train_activations.attend(model, run.values)
+    model = train_adapters.with_adapters(base_on_meta(run, device), run.values)
+    train_activations.use_attention(model, run.values)
     return model
 
 

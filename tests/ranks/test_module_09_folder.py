@@ -13,7 +13,7 @@ from test_train_folder_of_ones_own import SIZES, TEXT, losses
 from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
-from course_lib.cli.train_model import EXPORT
+from course_lib.cli.train_model import EXPORTS
 from tests.overrides import last_of
 
 FAMILIES = {
@@ -77,12 +77,12 @@ def test_weights_of_single_experts_are_read_trained_and_given_back_by_the_same_n
 
     assert losses(brought / alone)[0] == pytest.approx(first.item(), rel=1e-5)
     assert losses(brought / many) == pytest.approx(losses(brought / alone), rel=1e-5)
-    begun, one, other = (tensors(brought / path) for path in (model, f"{alone}/{EXPORT}", f"{many}/{EXPORT}"))
+    begun, one, other = (tensors(brought / path) for path in (model, f"{alone}/{EXPORTS[0]}", f"{many}/{EXPORTS[0]}"))
     assert begun.keys() == one.keys() == other.keys() and any(".experts.3." in name for name in begun)
     for name, want in one.items():
         torch.testing.assert_close(other[name], want, rtol=1e-4, atol=1e-6)
         assert not torch.equal(want, begun[name])
-    again = transformers.AutoModelForCausalLM.from_pretrained(brought / many / EXPORT)
+    again = transformers.AutoModelForCausalLM.from_pretrained(brought / many / EXPORTS[0])
     assert (
         again.state_dict().keys() == transformers.AutoModelForCausalLM.from_config(FAMILIES[model]).state_dict().keys()
     )

@@ -11,7 +11,7 @@ import pytest
 
 from course_lib.cli import collective_rows as rows
 from course_lib.cli import killed_rows, sharded_tensor_rows
-from course_lib.cli.killed_rows import go_on
+from course_lib.cli.killed_rows import train_on
 from course_lib.cli.sharded_tensor_rows import hand_on
 from course_lib.cli.training_rows import PRECISIONS
 from course_lib.comm import ALGORITHMS
@@ -127,22 +127,22 @@ def beginning_anew(*args):
     """Ranks that read no checkpoint, also where there is one."""
     killed_rows.series.resume, kept = lambda trainer, folder: None, killed_rows.series.resume
     try:
-        return go_on(*args)
+        return train_on(*args)
     finally:
         killed_rows.series.resume = kept
 
 
 def test_a_run_that_does_not_go_on_where_it_was_killed_fails_its_row(monkeypatch):
-    monkeypatch.setattr(killed_rows, "go_on", beginning_anew)
+    monkeypatch.setattr(killed_rows, "train_on", beginning_anew)
     row = killed_rows.killed_row(2, 1, bytes(range(256)) * 8)
     assert [fault for fault in row.faults if fault.startswith("deviation above")]
 
 
 def test_a_run_that_nobody_kills_proves_nothing(monkeypatch):
-    monkeypatch.setattr(killed_rows, "go_on", go_on_unharmed)
+    monkeypatch.setattr(killed_rows, "train_on", go_on_unharmed)
     with pytest.raises(AssertionError, match="^killed: no rank died"):
         killed_rows.killed_row(2, 1, bytes(range(256)) * 8)
 
 
 def go_on_unharmed(batches, folder, killed_in=0):
-    return go_on(batches, folder)
+    return train_on(batches, folder)

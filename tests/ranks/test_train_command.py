@@ -118,18 +118,12 @@ def test_ranks_that_share_matrices_give_the_losses_of_one_device(one_device, fou
     assert f"\n{tp.replace('=', ': ')}\n" in (tmp_path / "run" / "config.yaml").read_text()
 
 
+AGAIN = "recompute=layers"
 SHARDED = {  # by engine: what ranks say of it
     "own, stage 1": ("dp=2", "zero_stage=1", "policy=by_block_group", "policy_size=2"),
     "own, stage 3": ("dp=4", "recompute=layers", "zero_stage=3", "strategy=HYBRID_SHARD", "shards=2", "offload=cpu"),
     "own, stage 1, matrices": ("dp=2", "tp=2", "zero_stage=1"),
-    "own, stage 3, matrices": (
-        "dp=2",
-        "tp=2",
-        "recompute=layers",
-        "zero_stage=3",
-        "strategy=FULL_SHARD",
-        "offload=cpu",
-    ),
+    "own, stage 3, matrices": ("dp=2", "tp=2", AGAIN, "zero_stage=3", "strategy=FULL_SHARD", "offload=cpu"),
     "torch, stage 3, matrices": ("dp=2", "tp=2", *TORCH, "zero_stage=3", "strategy=SHARD_GRAD_OP"),
     "torch, stage 1": ("dp=3", "engine=torch", "zero_stage=1"),
     "torch, stage 2": ("dp=2", "engine=torch", "recompute=layers", "zero_stage=2"),

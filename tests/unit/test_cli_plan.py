@@ -12,8 +12,8 @@ import pytest
 
 from course_lib.cli.main import main
 from course_lib.cli.plan_config import read_plan
+from course_lib.cli.train_checks import check_shape
 from course_lib.cli.train_config import read_train
-from course_lib.cli.train_run import check_shape
 from course_lib.config import LLAMA_3_1_8B, load_model
 from course_lib.hardware import load_cluster
 from course_lib.models.bridge_config import transformers_config

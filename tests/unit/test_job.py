@@ -91,7 +91,7 @@ def test_a_job_that_cannot_be_is_refused_in_four_parts(values, message):
     [
         ({"stak": "eager"}, "job: stak='eager'; nothing is assumed under that name; choose from convention, "),
         ({"kernel": "flash9"}, "job: kernel='flash9'; not a known kind; choose one of flash1, "),
-        ({"logits": 0}, "job: logits=0; it is whole bytes; give logits >= 1"),
+        ({"logits": 0}, "job: logits=0; it is a whole number; give logits >= 1"),
         ({"weights": "int4"}, "convention_in: weights='int4'; not a format; choose one of fp32, "),
     ],
 )
