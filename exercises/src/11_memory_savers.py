@@ -3,7 +3,7 @@
 #
 # [Lesson 11](../../notebooks/11_memory_savers.ipynb) asked what can be left out, written smaller, or computed a second time, until a model fits
 # into one GPU. Here you write the savers yourself, and see what each of them costs. Two exercises are files of your own, without this course.
-# If you have one hour, do 11.1, 11.4 and 11.6.
+# If you have two hours, do 11.1, 11.4 and 11.6.
 
 # %% [markdown]
 # ## How to work

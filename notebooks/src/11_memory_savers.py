@@ -73,7 +73,7 @@ draw(bill)
 #
 # We take this bar apart, one refusal after the other, until it ends before the dashed line. You will be able to
 # - say which bytes each saver removes, and which it leaves alone.
-# - build activation checkpointing, attention in tiles, LoRA and 4-bit weights, and prove each.
+# - use activation checkpointing, attention in tiles, LoRA and 4-bit weights, prove each, and build them in the exercises.
 # - say before you run it whether a model fits on one card, and at what price.
 # - find adapters that each rank trains for itself.
 #
@@ -84,16 +84,16 @@ draw(bill)
 # %% [markdown]
 # ## Who needs this byte?
 #
-# Ask of each byte what it is kept for. Some are kept *for the next step*: weights, gradients and the optimizer's states. They are there whether you train on one token or on a million. Some are kept *for backward*: the activations, which grow with every token. And some exist only by *habit*, because of the way we compute, like the logits, which nobody wants once the loss is known.
+# Ask of each byte what it is kept for. Some are kept *for the next step*: weights, gradients and the optimizer's states. Some are kept *for backward*: the activations, which grow with every token. And some exist only by *habit*, because of the way we compute, like the logits, which nobody wants once the loss is known.
 #
-# There are three ways to pay as well. You can keep fewer *digits*. You can compute something a second time, and pay with *time*. Or you can give up the *freedom* to change every weight.
+# You can pay in three ways. You can keep fewer *digits*. You can compute something a second time, and pay with *time*. Or you can give up the *freedom* to change every weight.
 #
 # > **To keep.** A byte is kept for the next step, for backward, or by habit. A saver pays for it with digits, with time or with freedom.
 
 # %% [markdown]
 # ## Half the bits
 #
-# The obvious idea is to write numbers with sixteen bits instead of 32. Our bill has already done so for weights and gradients. But among the optimizer's bytes there is one more copy of each weight, in float32. That looks like a waste, so refuse it.
+# The obvious idea is to write numbers with sixteen bits instead of 32. Our bill has already done so for weights and gradients. But among the optimizer's bytes there is one more copy of each weight, in float32. So refuse it.
 #
 # Take many weights, all exactly 1, and a thousand updates that add 0.001 to each, so that every weight should become 2.
 
@@ -116,14 +116,14 @@ for name, weights in (("bfloat16", short), ("float32", precise), ("by chance", b
 #
 # The third line shows a way out. **Stochastic rounding** goes up or down by chance, more often to the nearer side. An update of an eighth of the gap moves one weight in eight, so on average nothing is lost, and the master copy can go.
 #
-# > **To keep.** Mixed precision saves up to half of the activations, and on GPUs time, but nothing of the states: 16 bytes<!-- =16 --> stay 16, because short weights need a long copy.
+# > **To keep.** Mixed precision shortens activations, and saves time on GPUs, but nothing of the states: 16 bytes<!-- =16 --> stay 16, because short weights need a long copy.
 
 # %% [markdown]
 # ## Compute twice
 #
 # On to what is kept for backward. A layer keeps its input, and much that it made of it: queries, keys and values, what the norms read, and four large tensors of the feed-forward block. In our Llama that is about 21 times as much as the input alone, and in the small model below 20 times.
 #
-# All of it follows from the input. So keep that, forget the rest, and when backward comes to this layer run its forward once more. You know it from lesson 01 as activation checkpointing. A step of three parts, one forward and a backward of two, becomes one of four.
+# All of it follows from the input. So keep that, forget the rest, and when backward comes to this layer run its forward once more. Lesson 01 called it activation checkpointing. A step of three parts, one forward and a backward of two, becomes one of four.
 #
 # You may also keep only the input of every third layer, and recompute a *group* of three at a time. The larger the groups, the fewer inputs are kept. A well-known paper recommends $\sqrt{L}$ layers in a group.
 #
@@ -187,14 +187,14 @@ bill["layers recomputed"] = recipe_memory(LLAMA, Recipe(recompute=True), sequenc
 draw(bill)
 
 # %% [markdown]
-# The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 323 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. It is long sequences that ask for recomputation, and not large models.
+# The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 323 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. A full bill asks for it when sequences are long; once weights are frozen, at any length.
 #
 # > **To keep.** Recompute each layer by itself: what counts is the highest moment, and a group is whole again when it is recomputed.
 
 # %% [markdown]
 # ## Scores never whole
 #
-# One thing is not in our bar, although it should be the largest of all. Attention computes a score for every pair of a query and a key. For 32,768 tokens those of all heads and layers would take 2,199 GB<!-- =load_model("llama3_1_8b").n_layers * load_model("llama3_1_8b").n_heads * 2 * 32768**2 / GB -->. Why do they not stand in the bill?
+# One thing is not in our bar, although at 32,768 tokens it would be the largest of all. Attention computes a score for every pair of a query and a key. For 32,768 tokens those of all heads and layers would take 2,199 GB<!-- =load_model("llama3_1_8b").n_layers * load_model("llama3_1_8b").n_heads * 2 * 32768**2 / GB -->. Why do they not stand in the bill?
 #
 # Because attention does not need them all at once. In lesson 09 you have put two softmaxes together with a maximum and a sum. Here the halves are two pieces of one sequence, one after the other.
 
@@ -233,9 +233,9 @@ for name, attention in ways.items():
     print(f"{times[name] / times['all scores']:.2f} times as long")
 
 # %% [markdown]
-# All three have the same gradients. But scores grow with the square of the sequence, and what the tiles keep grows with the sequence, so with twice as many tokens the first line quadruples and the others double.
+# All three have the same gradients. But scores grow with the square of the sequence, and what the tiles keep grows with the sequence, so with twice as many tokens what the first line keeps nearly quadruples, and what the others keep doubles.
 #
-# No digit and no freedom is lost, and with a kernel of its own no time either. You have used PyTorch's since lesson 01, so our bill never had this line.
+# No digit and no freedom is lost. Tiles in the future are skipped, so no time is lost either. You have used PyTorch's since lesson 01, so our bill never had this line.
 #
 # > **To keep.** Scores are kept by habit. Attention in tiles needs them one tile at a time, forward and backward.
 
@@ -244,7 +244,7 @@ for name, attention in ways.items():
 #
 # The other tensor that nobody wants stands at the end. For each token the head computes a number for every word of the vocabulary, and the loss makes one number of them all.
 #
-# **Predict.** Recompute all 32 layers, for a sequence of 32,768 tokens. The layers then keep 14.1 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).activations / GB -->. How many GB do head and loss keep? The vocabulary has 128,256 words, and the loss computes in float32.
+# **Predict.** Recompute all 32 layers, for a sequence of 32,768 tokens. The layers then take 14.1 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).activations / GB -->. (8.6 GB<!-- =32 * 32768 * 4096 * 2 / GB --> of inputs, and one layer made again.) How many GB do head and loss take? The vocabulary has 128,256 words, and the loss computes in float32.
 
 # %%
 long = recipe_memory(LLAMA, Recipe(recompute=True), sequence=32768)
@@ -260,7 +260,7 @@ predict(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The logits alone are 32,768 times 128,256 numbers of 4 bytes<!-- =4 -->, 16.8 GB<!-- =32768 * 128256 * 4 / GB -->. The rest is what the last norm and the head keep. One tensor is larger than 32 recomputed layers together.
+# The logits alone are 32,768 times 128,256 numbers of 4 bytes<!-- =4 -->, 16.8 GB<!-- =32768 * 128256 * 4 / GB -->. The rest is what the last norm and the head keep. That is more than all recomputed layers.
 #
 # </details>
 #
@@ -269,30 +269,33 @@ predict(
 # %% varies="measured times, and what PyTorch allocates while it computes"
 hidden, words = torch.randn(1, 512, 64, requires_grad=True), torch.randint(8192, (1, 512))
 head = torch.nn.Linear(64, 8192, bias=False)
+its_copy = deepcopy(head)
 summed = partial(F.cross_entropy, reduction="sum")
-in_pieces = ChunkedLoss(deepcopy(head), 16, summed)
+in_pieces = ChunkedLoss(its_copy, 16, summed)
 losses = {
-    "whole": lambda: summed(head(hidden).flatten(0, 1), words.flatten()),
-    "in 16 pieces": lambda: in_pieces(hidden, words),
+    "whole": (head, lambda: summed(head(hidden).flatten(0, 1), words.flatten())),
+    "in 16 pieces": (its_copy, lambda: in_pieces(hidden, words)),
 }
-gradients = {name: torch.autograd.grad(loss(), hidden)[0] for name, loss in losses.items()}
-print("gradients equal:", torch.allclose(*gradients.values(), atol=1e-4))
+
+
+def both(of_head, loss):
+    return torch.autograd.grad(loss(), (hidden, of_head.weight))
+
+
+gradients = [both(*way) for way in losses.values()]
+print("both gradients equal:", [torch.allclose(*pair, atol=1e-3) for pair in zip(*gradients, strict=True)])
 bill["and the loss in 16 pieces"] = recipe_memory(LLAMA, Recipe(recompute=True, pieces=16), sequence=2048)
 before, after = (bill[name].total / GB for name in ("layers recomputed", "and the loss in 16 pieces"))
 print(f"our bill: {before:.1f} GB with the loss as a whole, {after:.1f} GB in pieces")
-for name, loss in losses.items():
-
-    def both(loss=loss):
-        return torch.autograd.grad(loss(), (hidden, head.weight), allow_unused=True)
-
-    times[name] = own_seconds(both)
-    peak, ratio = peak_bytes(both), times[name] / times["whole"]
+for name, way in losses.items():
+    times[name] = own_seconds(partial(both, *way))
+    peak, ratio = peak_bytes(partial(both, *way)), times[name] / times["whole"]
     print(f"{name:13} at most {peak / 1e6:5.1f} MB, {ratio:.2f} times as long")
 
 # %% [markdown]
-# Sixteen pieces take a sixteenth of the memory, and a fourth product of the head. A bill of 2,048 tokens hardly notices.
+# The logits, their softmax and its gradient take a sixteenth each, but the gradient of the head stays whole. The price is a fourth product of the head. A bill of 2,048 tokens hardly notices.
 #
-# > **To keep.** When layers are recomputed the loss is the largest part. A loss is a sum over tokens, so its logits need never be whole.
+# > **To keep.** When an 8B's layers are recomputed the loss is the largest part. A loss is a sum over tokens, so its logits need never be whole.
 
 # %% [markdown]
 # ## Train beside
@@ -303,7 +306,7 @@ for name, loss in losses.items():
 #
 # Take one matrix $W$, 4,096 by 4,096, and freeze it. The change that you would train has the same size. But ask for a change that is a product of two narrow matrices: $A$ with 16 rows, which reads the input, and $B$ with 16 columns, which writes to the output.
 #
-# $$y = W x + s\, B A x$$
+# $$y = W x + s\, B A x \qquad s \text{: a fixed number}$$
 #
 # Both together have less than a hundredth of the numbers. This is **LoRA**, *low-rank adaptation*. $A$ and $B$ are an **adapter**, and 16 is its *rank*, which here has nothing to do with processes.
 #
@@ -341,7 +344,7 @@ predict(
     "share of the activations",
     guess=None,
     answer=round(saved_bytes(with_lora, partial(loss_on, with_lora)) / everything, 2),
-    tolerance=0.03,
+    tolerance=0.115,  # a norm on a CPU keeps a copy, which nobody can know
     think="through which layers the gradient has to go to reach the first adapter",
 )
 predict(
@@ -355,9 +358,9 @@ predict(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Hardly any activation is saved! To reach the adapters of the first layer, the gradient has to pass all layers above it, and for that backward needs what it always needed. What is saved is a copy that frozen norms do not need; a GPU's norms keep no such copy, so there the share is 1.00.
+# Hardly any activation is saved! To reach the adapters of the first layer, the gradient has to pass all layers above it, and for that backward needs what it always needed. What is saved is a copy that frozen norms do not need; on a GPU there is none.
 #
-# And time? Each matrix has three products: one forward, one for the gradient of its input, one for its own. A frozen one does without the third, so by the formula two thirds are left. But each adapter brings six small products. In a small model starting them takes longer than what was saved. In the 8B matrices are a thousand times as large, and the formula comes closer.
+# And time? Each matrix has three products: one forward, one for the gradient of its input, one for its own. A frozen one does without the third, so by the formula two thirds are left. But each adapter brings six small products. In a small model that takes back what was saved; in the 8B the formula comes closer.
 #
 # </details>
 #
@@ -422,9 +425,9 @@ even = [step / 7.5 - 1 for step in range(16)]
 viz.plot_levels({"even steps": even, "NF4": nf4_levels().tolist()})
 
 # %% [markdown]
-# With one scale the **outlier** makes every step twenty times as long, and a million weights pay for it: eight bits are worse than 4. In blocks it spoils its own block and no other.
+# With one scale the **outlier** makes every step twenty times as long, and a million weights pay for it: eight bits with one scale are worse than four in blocks. In blocks it spoils its own block and no other.
 #
-# The last line has only four bits, and there it matters where the sixteen levels lie. In the picture a stripe holds the weights that become the same level. With even steps the middle is crowded. Below, the levels lie at *quantiles*, so that they are used more evenly, and one is exactly 0. This format is called **NF4**. Its scales are quantised as well: that is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 -->.
+# The last line has only four bits, so where should the sixteen levels lie? In the picture a stripe holds the weights that become the same level. With even steps the middle is crowded. Below, the levels lie at *quantiles*, so that they are used more evenly, and one is exactly 0. This format is called **NF4**. Its scales are quantised as well: that is **double quantisation**. Together a weight takes 4.13 bits<!-- =8 * nf4_bytes(2**24) / 2**24 -->.
 #
 # A layer turns its codes back into bfloat16 where it uses them, forward and backward, and forgets the result each time. LoRA on frozen weights in NF4 is **QLoRA**.
 #
@@ -455,7 +458,7 @@ draw(
 # %% [markdown]
 # QLoRA alone does not help here, because activations are nearly everything. Recomputation takes them away, and the loss is left as the longest part. In pieces it is gone, and the third bar fits.
 #
-# The last bar says what cannot be refused. Whoever trains *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. With FSDP each of eight such cards would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them, and so lesson 06 comes back.
+# The last bar says what cannot be refused. Whoever trains *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. At 2,048 tokens, with FSDP, each of eight such cards would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them, and so lesson 06 comes back.
 #
 # > **To keep.** Savers remove different bytes, so they add up. What must be trained must be kept, and only ranks can share that.
 
@@ -499,7 +502,7 @@ report = assert_parallel_equals(one_device, sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks are one device. FSDP gathers the codes as they are, so its messages become short as well.
+# On every rung the four ranks are one device. FSDP gathers the codes as they are.
 
 # %% [markdown]
 # ## Bug museum
@@ -526,7 +529,7 @@ subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %% [markdown]
-# Both losses fall. Suppose that one of the two runs has an adapter of its own on each rank, and nobody averages its gradients. On which rung would you look for it, if all outputs are right?
+# Suppose that one of the two runs has an adapter of its own on each rank, and nobody averages its gradients. On which rung would you look for it, if all outputs are right?
 
 # %%
 from textwrap import fill
@@ -575,13 +578,13 @@ for run, error in falls.items():
 # | activations, and more than one sequence at a time | gradient accumulation | hardly anything |
 # | activations of a single sequence | recompute each layer | a third more computing |
 # | logits, once layers are recomputed | the loss in pieces | the head's product once more |
-# | what lasts, and a small change will do | LoRA | freedom; no time is won |
+# | what lasts, and a small change will do | LoRA | freedom; time only in large models |
 # | frozen weights | NF4 in blocks | digits, and some time |
 # | what lasts, and everything is to be trained | more ranks, lesson 06 | a network |
 #
 # ## The file behind this lesson
 #
-# [`course_lib/savers/lora.py`](../course_lib/savers/lora.py), about 80 lines, is the adapter that you have just proven. What it adds is an error if a pattern names no map.
+# [`course_lib/savers/lora.py`](../course_lib/savers/lora.py), about 80 lines, is the adapter that you have just proven. Beside the formula it has an error for a pattern that names no map.
 #
 # ## What still hurts
 #
@@ -610,7 +613,7 @@ score()
 #
 # ## One saver after another, in one training
 #
-# A small model has read Shakespeare for a while, and shall now learn Python, from a file of PyTorch's own. We train it nine times with the same rows, and in every run but the first, one saver is on. Four of them compute in sixteen bits: **autocast** keeps the weights in float32 and shortens what goes into a product, a **policy** shortens the weights and keeps a master copy of each, and *pure* bfloat16 has none: its weights are rounded to the nearest number, or by chance.
+# A small model has read Shakespeare for a while, and shall now learn Python, from a file of PyTorch's own. The first row is not trained at all. Nine runs then read the same rows, and in every one but the first, one saver is on. Four of them compute in sixteen bits: **autocast** keeps the weights in float32 and shortens what goes into a product, a **policy** shortens the weights and keeps a master copy of each, and *pure* bfloat16 has none: its weights are rounded to the nearest number, or by chance.
 
 # %% varies="measured times, and rounding that differs between processors"
 from dataclasses import replace
@@ -629,6 +632,7 @@ python = rows_of(text=tokenizer.encode(Path(F.__file__).read_bytes()))
 recomputed, RATE = deepcopy(tuned), 1e-4
 checkpoint_layers(recomputed.layers)
 runs = {
+    "not trained": (deepcopy(tuned), {"rate": 0.0}),
     "full, in float32": (deepcopy(tuned), {}),
     "autocast": (deepcopy(tuned), {"autocast": True}),
     "policy, with master copies": (deepcopy(tuned).bfloat16(), {"rounding": "master"}),
@@ -654,7 +658,7 @@ shown = ("full, in float32", "layers recomputed", "pure bfloat16", "Adam in 8 bi
 viz.plot_loss_curves({name: found[name].losses for name in shown}, title="One saver after another")
 
 # %% [markdown]
-# Compare the first three rows: autocast and the policy change what waits, and not one byte of what lasts. The policy shortens more, because autocast leaves the norms in float32 and keeps a short copy of each weight. Pure bfloat16 halves what lasts, and its loss stays behind, for small updates are rounded away. Rounded by chance the loss is back, with 4 bytes<!-- =4 --> a parameter fewer than with a master copy.
+# Compare the three rows below *not trained*: autocast and the policy change what waits, and not one byte of what lasts. The policy shortens more, because autocast leaves the norms in float32 and keeps a short copy of each weight. Pure bfloat16 halves what lasts, for its averages are short as well, and its loss stays behind, for small updates are rounded away. Rounded by chance the loss is back, with 4 bytes<!-- =4 --> a parameter fewer than with a master copy.
 #
 # So five savers cannot be told from full training by their loss, and recomputed layers not in a single digit. LoRA learns less in these thirty steps, although its learning rate is ten times as large, and QLoRA nearly as much as LoRA: four bits cost hardly any loss here. What they cost is seconds, like 8-bit Adam, which on a CPU encodes and decodes its averages in each step.
 #
@@ -694,9 +698,9 @@ for name, (before, after) in savers.items():
 # | use gradient checkpointing for large models | holds if sequences are long | at 2,048 tokens it saves little of an 8B, at 32,768 half |
 # | checkpoint every $\sqrt{L}$ layers | refuted | a layer keeps 20 inputs, so groups of one or two are best |
 # | put LoRA on all linear layers | holds if memory allows | the adapters keep all inputs; queries and values alone keep a fifth less |
-# | LoRA is faster | holds if matrices are large | two thirds by the formula, longer than full training in a small model |
+# | LoRA is faster | holds if matrices are large | two thirds by the formula; in a small model about as long, as you measured |
 # | 8-bit weights save four times | refuted | twice, against the sixteen bits that you have |
-# | 4-bit weights save four times | holds, for frozen weights | 3.9 times with their scales, and nothing of the activations |
+# | 4-bit weights save four times | holds, for frozen maps; embedding and head stay in bfloat16 | 3.9 times with their scales, and nothing of the activations |
 # | raise accumulation to fit a larger batch | holds | activations are those of one micro-batch, if each has its own backward |
 #
 # ## Which adapters keep what
