@@ -79,7 +79,8 @@ print(f"the GPU has gpu_gb = {bill.gpu_gb} GB of 10^9 bytes")
 # number has four bits, the scale of its block is a code of eight bits, and `outer` of these scales share one number of fp32. Sizes divide evenly.
 #
 # Adapters save a few activations too, but let us leave that aside: recipes 1 to 4 keep what `layer` says. With recomputing, the inputs of
-# all layers are kept, T x H numbers each. In backward one layer at a time is recomputed, and then `layer` is there on top. What head
+# all layers are kept, T x H numbers each. In backward one layer at a time is recomputed, and then `layer` is there on top: count that
+# layer's input twice, as kept and as recomputed. What head
 # and loss keep is left out.
 #
 # | name | number to give |
@@ -126,7 +127,7 @@ check("11.1", needed, seed=GRADE_SEED)
 #
 # fp16 ends at 65,504, and its smallest numbers are not very small either. So a training in fp16 multiplies the loss by a **scale**, by which all
 # gradients become larger, and divides them by it before the step. If a gradient overflows, the step is skipped and the scale is halved.
-# After `patience` good steps in a row the scale is doubled.
+# After `patience` good steps in a row the scale is doubled; the count begins anew then, and after a skipped step.
 #
 # With DDP every rank sees an overflow, because an average with an inf in it is inf on all ranks. But where the weights themselves are cut, as with FSDP or tensor
 # parallelism, only the rank whose part it is can see it. If that one skips and the others do not, the parts of one matrix are of different
@@ -389,8 +390,8 @@ check("11.5", loss_in_pieces)
 # frozen map as they are.
 #
 # A merged weight is often stored in bf16, which has 8 significant bits. Where the change is a thousandth of the weight, most of it falls
-# below the last bit. `lost(dtype)` says how much: round W + s B A to `dtype`, take the difference from what it was, and divide its norm by the
-# norm of s B A.
+# below the last bit. `lost(dtype)` says how much: round W + s B A to `dtype`, take the difference from W + s B A, and divide its norm by the
+# norm of s B A. It may exceed 1, because the rounding of W itself is in it.
 
 
 # %% nbgrader={"grade": false, "grade_id": "11-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -635,7 +636,7 @@ def climb(trainer_class):
 
 
 # %% [markdown]
-# Write down the name of the first rung that fails, and how many different adapters the four ranks train. Then write `prepare` again.
+# Write down the name of the first rung that fails, and how many different sets of adapters the four ranks train. Then write `prepare` again.
 #
 # **Target:** the gradients of one device on any number of ranks, for everything that is trained, which may be more than A and B. What is frozen is the
 # same on all ranks already, and does not travel. Try it with `climb(Repaired)`.
@@ -645,7 +646,7 @@ def climb(trainer_class):
 class Repaired(Suspect):
     def diagnosis(self):
         """Return two things: the name of the first rung that fails,
-        and how many different adapters four ranks train.
+        and how many different sets of adapters four ranks train.
         """
         ### BEGIN SOLUTION
         return "gradients", 4

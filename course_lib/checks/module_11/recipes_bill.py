@@ -230,6 +230,9 @@ _RECIPES = NumberExercise(
                     lambda g: g.inputs
                 ),
                 "the inputs of all layers are kept meanwhile": lambda g: g.layer * g.T,
+                "the recomputed layer's input is there twice, kept and made again, as the text counts it": (
+                    lambda g: g.inputs + g.layer * g.T - BF16 * g.H * g.T
+                ),
                 "one input, of the whole model? Each layer keeps its own": lambda g: BF16 * g.H * g.T + g.layer * g.T,
                 "an input has 2 bytes a number, in bf16": lambda g: 2 * g.inputs + g.layer * g.T,
                 "only one layer at a time is recomputed, the others only have their inputs": (
