@@ -453,7 +453,7 @@ check("11.6", LoRA)
 # steps      51  -127    13    38 │    1     0    -1   127
 # ```
 #
-# In the second block a step is worth 0.39, and three of its numbers are nearly gone. The first block has not noticed.
+# In the second block a step is worth 0.39: of 0.2, 0.1 and -0.3 one comes back as 0, and one nearly doubled. The first block has not noticed.
 
 # %% [markdown]
 # Blocks are counted in the order of `w.flatten()`, whatever the rows, and the last block may be shorter. A block of zeros has the scale 0.
@@ -688,7 +688,7 @@ check("11.9", Repaired)
 # | --- | --- |
 # | `name`, `stage` | name, and the stage of ZeRO, 0 for DDP |
 # | `P`, `N` | parameters, and GPUs |
-# | `weights_gb`, `gradients_gb`, `optimizer_gb` | what the table says, in GB, billions of bytes, rounded to three decimals |
+# | `weights_gb`, `gradients_gb`, `optimizer_gb` | what the table says, in GB, billions of bytes, rounded to three decimals: an entry agrees if the right one is rounded to it |
 #
 # **Target:** for each line the right bytes on one GPU, as a triple: weights, gradients, optimizer. And all entries that do not agree with
 # these, as pairs of a line's name and one of `"weights"`, `"gradients"`, `"optimizer"`. Perhaps there is none.

@@ -121,7 +121,7 @@ for name, weights in (("bfloat16", short), ("float32", precise), ("by chance", b
 # %% [markdown]
 # ## Compute twice
 #
-# On to what is kept for backward. A layer keeps its input, and much that it made of it: queries, keys and values, what the norms read, and four large tensors of the feed-forward block. In our Llama that is about 21 times as much as the input alone, and in the small model below 20 times.
+# For backward a layer keeps its input, and much that it made of it: queries, keys and values, what the norms read, and four large tensors of the feed-forward block. In our Llama that is about 21 times as much as the input alone, and in the next cell's small model 20 times.
 #
 # All of it follows from the input. So keep that, forget the rest, and when backward comes to this layer run its forward once more. Lesson 01 called it activation checkpointing. A step of three parts, one forward and a backward of two, becomes one of four.
 #
@@ -187,7 +187,7 @@ bill["layers recomputed"] = recipe_memory(LLAMA, Recipe(recompute=True), sequenc
 draw(bill)
 
 # %% [markdown]
-# The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 323 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. A full bill asks for it when sequences are long; once weights are frozen, at any length.
+# The blue part has nearly gone, but there was little of it. Activations grow with the sequence, and at 32,768 tokens this saver takes away half of the bill, 163 GB<!-- =(recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total - recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).total) / GB --> of 323 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(), sequence=32768).total / GB -->. In full training it is for long sequences, with frozen weights it decides much earlier.
 #
 # > **To keep.** Recompute each layer by itself: what counts is the highest moment, and a group is whole again when it is recomputed.
 
@@ -244,7 +244,7 @@ for name, attention in ways.items():
 #
 # The other tensor that nobody wants stands at the end. For each token the head computes a number for every word of the vocabulary, and the loss makes one number of them all.
 #
-# **Predict.** Recompute all 32 layers, for a sequence of 32,768 tokens. The layers then take 14.1 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).activations / GB -->. (8.6 GB<!-- =32 * 32768 * 4096 * 2 / GB --> of inputs, and one layer made again.) How many GB do head and loss take? The vocabulary has 128,256 words, and the loss computes in float32.
+# **Predict.** Recompute all 32 layers, for a sequence of 32,768 tokens. The layers then keep 14.1 GB<!-- =recipe_memory(load_model("llama3_1_8b"), Recipe(recompute=True), sequence=32768).activations / GB -->. (8.6 GB<!-- =32 * 32768 * 4096 * 2 / GB --> of inputs, and one layer made again.) How many GB do head and loss keep? The vocabulary has 128,256 words, and the loss computes in float32.
 
 # %%
 long = recipe_memory(LLAMA, Recipe(recompute=True), sequence=32768)
@@ -293,9 +293,9 @@ for name, way in losses.items():
     print(f"{name:13} at most {peak / 1e6:5.1f} MB, {ratio:.2f} times as long")
 
 # %% [markdown]
-# The logits, their softmax and its gradient take a sixteenth each, but the gradient of the head stays whole. The price is a fourth product of the head. A bill of 2,048 tokens hardly notices.
+# The logits, their softmax and its gradient take a sixteenth each, but the gradient of the head stays whole. The price is a fourth product of the head.
 #
-# > **To keep.** When an 8B's layers are recomputed the loss is the largest part. A loss is a sum over tokens, so its logits need never be whole.
+# > **To keep.** When an 8B's layers are recomputed the loss is most of what waits. A loss is a sum over tokens, so its logits need never be whole.
 
 # %% [markdown]
 # ## Train beside
@@ -378,7 +378,7 @@ viz.plot_frozen()
 #
 # So LoRA saves neither activations nor, in small models, time. It saves what lasts: our bar fits!
 #
-# > **To keep.** LoRA takes 14 of every 16 bytes<!-- =16 --> of nearly every parameter, and leaves the activations as they are.
+# > **To keep.** LoRA takes away 14 of every 16 bytes<!-- =16 --> of nearly every parameter, and leaves the activations as they are.
 
 
 # %% [markdown]
@@ -458,9 +458,9 @@ draw(
 # %% [markdown]
 # QLoRA alone does not help here, because activations are nearly everything. Recomputation takes them away, and the loss is left as the longest part. In pieces it is gone, and the third bar fits.
 #
-# The last bar says what cannot be refused. Whoever trains *all* weights keeps 16 bytes<!-- =16 --> of each, whatever else is saved. At 2,048 tokens, with FSDP, each of eight such cards would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them, and so lesson 06 comes back.
+# The last bar says what cannot be refused. Whoever trains *all* weights keeps 16 bytes<!-- =16 --> of each; rounding by chance and 8-bit Adam leave 6<!-- =2 + 2 + 2 -->, still 48 GB<!-- =6 * model_parameters(load_model("llama3_1_8b")) / GB -->. At 2,048 tokens, with FSDP, each of eight such cards would keep 16 GB<!-- =state_bytes(model_parameters(load_model("llama3_1_8b")), find_convention("zero")).total / 8 / GB --> of them, and so lesson 06 comes back.
 #
-# > **To keep.** Savers remove different bytes, so they add up. What must be trained must be kept, and only ranks can share that.
+# > **To keep.** Most savers remove different bytes, so they add up. What must be trained must be kept, and only ranks can share that.
 
 # %% [markdown]
 # ## Prove it
@@ -578,7 +578,7 @@ for run, error in falls.items():
 # | activations, and more than one sequence at a time | gradient accumulation | hardly anything |
 # | activations of a single sequence | recompute each layer | a third more computing |
 # | logits, once layers are recomputed | the loss in pieces | the head's product once more |
-# | what lasts, and a small change will do | LoRA | freedom; time only in large models |
+# | what lasts, and a small change will do | LoRA | freedom; it saves time only in large models |
 # | frozen weights | NF4 in blocks | digits, and some time |
 # | what lasts, and everything is to be trained | more ranks, lesson 06 | a network |
 #
@@ -694,7 +694,7 @@ for name, (before, after) in savers.items():
 # | --- | --- | --- |
 # | use sixteen bits by default | holds for bfloat16 | GPUs multiply it faster, and up to half of the activations go; float16 needs loss scaling |
 # | sixteen bits halve the memory | refuted | of the states not a byte goes: 16 stay 16 |
-# | use flash attention if the GPU supports it | holds, always | it needs no GPU; it needs calls without dropout |
+# | use flash attention if the GPU supports it | holds | it needs no GPU; on a CPU it needs calls without dropout |
 # | use gradient checkpointing for large models | holds if sequences are long | at 2,048 tokens it saves little of an 8B, at 32,768 half |
 # | checkpoint every $\sqrt{L}$ layers | refuted | a layer keeps 20 inputs, so groups of one or two are best |
 # | put LoRA on all linear layers | holds if memory allows | the adapters keep all inputs; queries and values alone keep a fifth less |
@@ -782,7 +782,7 @@ for call in attention_calls(heads=4, sequence=512, head_size=32):
     print(f"{call.arguments:32} {call.kernel:24} keeps {call.kept_bytes / 1e6:5.1f} MB")
 
 # %% [markdown]
-# Look at the last lines. A little dropout, or a mask that is learnt, brings the scores back.
+# Look at the last lines. On a CPU a little dropout, or a mask that is learnt, brings the scores back; a GPU has other kernels with other rules.
 #
 # ## What else is there
 #
