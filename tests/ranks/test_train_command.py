@@ -83,7 +83,7 @@ def losses_alone(folder, text):
 
 @pytest.mark.parametrize(("engine", "ranks"), [("own", 2), ("own", 4), ("torch", 2), ("torch", 4)])
 def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path, capsys, engine, ranks):
-    again = f"recompute={str(ranks == 4).lower()}"
+    again = f"recompute={'layers' if ranks == 4 else 'none'}"
     assert run(*SMALL, f"engine={engine}", f"dp={ranks}", again, f"out={tmp_path}/run") == 0
     assert losses(tmp_path / "run") == pytest.approx(one_device, rel=1e-9)
     out, err = capsys.readouterr()
