@@ -6,10 +6,11 @@ A message of n bytes takes alpha + beta * n seconds, with beta = 1 / bandwidth (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from course_lib.errors import four_parts
 from course_lib.units import GB
+
+_LONGEST_S = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +27,13 @@ class Link:
     date: str
 
     def __post_init__(self) -> None:
-        if not (0 <= self.alpha_s < inf and self.bandwidth_bytes_per_s > 0):  # nan is neither
+        # nan is neither; and of times beyond these a step's sums would make infinities
+        if not (0 <= self.alpha_s < _LONGEST_S and self.bandwidth_bytes_per_s > 1 / _LONGEST_S):
             raise ValueError(
                 four_parts(
                     "Link",
                     f"alpha_s={self.alpha_s}, bandwidth_bytes_per_s={self.bandwidth_bytes_per_s}",
-                    "a latency is not negative and finite, and a bandwidth is positive",
+                    f"a latency is 0 or more and a byte moves, both within {_LONGEST_S:,.0f} s",
                     "give seconds and bytes per second, for example alpha_s=5e-6, bandwidth_bytes_per_s=50e9",
                 )
             )

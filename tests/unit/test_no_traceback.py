@@ -64,6 +64,7 @@ def test_settings_at_their_edges_are_answered_in_a_line(command):
             ["plan", LLAMA, CLUSTER, f"micro_batch={HUGE}"],
             "plan: micro_batch=1099511627776…; nothing here is more than",
         ),
+        (["plan", LLAMA, CLUSTER, "cluster.inside.alpha_s=3.1e302"], "Link: alpha_s=3.1e+302, "),
         (["plan", LLAMA, CLUSTER, "+model.made=0"], "key 'made'; not a field of ModelConfig; choose from"),
         (
             ["doctor", TINY, "model.hidden_size=2147483648"],
