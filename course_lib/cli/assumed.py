@@ -10,7 +10,7 @@ from course_lib.cli.settings import Group, Setting, defaults, typed
 from course_lib.costs.model.conventions import DTYPE_BYTES, OPTIMIZERS
 from course_lib.costs.sweep.assembly import BESIDE_BYTES, FRAGMENTS
 from course_lib.costs.sweep.assumptions import ADAPTERS, FORMATS_OF, SHARED, WORDS
-from course_lib.costs.sweep.job import FORMATS, OFFLOAD, Job
+from course_lib.costs.sweep.job import CODES_ARE_WHOLE, FORMATS, OFFLOAD, Job
 from course_lib.costs.sweep.software import KERNELS, KINDS
 from course_lib.hardware import Device
 from course_lib.units import format_bytes
@@ -53,8 +53,8 @@ def check_codes(command: str, values: dict[str, Any], given: Collection[str]) ->
     if values["adapter"] != "qlora":
         return
     if "tp" in given and values["tp"] not in (1, [1]):
-        rule, way_out = "64 weights in a row share a scale, and tp cuts rows", "choose adapter=lora, or tp=1"
-        refuse(command, f"adapter=qlora with tp={typed(values['tp'])}", rule, way_out)
+        given_tp = f"adapter=qlora with tp={typed(values['tp'])}"
+        refuse(command, given_tp, CODES_ARE_WHOLE, "choose adapter=lora, or tp=1")
     values["tp"] = [1]
 
 

@@ -10,6 +10,8 @@ from torch import nn
 from course_lib.cli.compose import refuse
 from course_lib.cli.settings import said
 from course_lib.cli.train_settings import ADAPTERS
+from course_lib.costs.model.adapters import Adapters
+from course_lib.costs.sweep.job import CODES_ARE_WHOLE
 from course_lib.parallel.sharding.wrapping import blocks_of
 from course_lib.savers.ia3 import add_ia3
 from course_lib.savers.lora import add_lora
@@ -19,7 +21,6 @@ from course_lib.training.setup import Technique
 from course_lib.units import format_count
 
 COMMAND = "train"
-_RANK = 8  # where nobody says another
 _ROUTERS = ("router", "gate")  # of experts: they choose, and are no map of features
 
 
@@ -41,14 +42,18 @@ def complete(values: dict[str, Any]) -> None:
     if adapter == "qlora":
         _check_codes(values)
     if adapter != "ia3":
-        values["rank"] = rank or _RANK
+        values["rank"] = rank or Adapters.rank
 
 
 def _check_codes(values: Mapping[str, Any]) -> None:
     """Codes are cut between their neighbours alone, and are numbers of no dtype."""
     if values["tp"] > 1:
-        rule, way_out = "64 weights in a row share a scale, and tp cuts rows", "choose adapter=lora, or zero_stage=3"
-        refuse(COMMAND, f"adapter=qlora with tp={values['tp']}", rule, way_out)
+        refuse(
+            COMMAND,
+            f"adapter=qlora with tp={values['tp']}",
+            CODES_ARE_WHOLE,
+            "choose adapter=lora, or zero_stage=3",
+        )
     if values["engine"] == "torch" and values["zero_stage"] > 1:
         rule = "PyTorch's engine shares numbers of one dtype, and codes are bytes"
         refuse(

@@ -8,6 +8,7 @@ from course_lib import presets
 from course_lib.cli.settings import Group, Setting
 from course_lib.config.training import Optimizer
 from course_lib.costs.comm.tensor import SequenceParallel
+from course_lib.costs.sweep.assumptions import ADAPTERS as KINDS_OF_ADAPTERS
 from course_lib.schedules import SCHEDULES
 from course_lib.sequence_cut import ContextMethod, Order
 
@@ -84,7 +85,7 @@ ACTIVATIONS = Group(
 ADAPTERS = Group(
     "what is trained beside a frozen model",
     (
-        Setting("adapter", None, "choice", "without it all weights are trained", "11", ("lora", "ia3", "qlora")),
+        Setting("adapter", None, "choice", "without it all weights are trained", "11", KINDS_OF_ADAPTERS),
         Setting("rank", None, "positive", "of LoRA's two matrices; without it 8", "11"),
     ),
 )

@@ -27,6 +27,11 @@ from course_lib.savers.targets import ALL, replace_linears
 Scaling = Literal["rank", "root"]  # alpha/r, alpha/sqrt(r)
 
 
+def begin_a(a: Tensor) -> None:
+    """Draw A as `nn.Linear` begins; of a model that was made on meta once its memory is there."""
+    nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+
+
 class LoRALinear(nn.Module):
     """A frozen map, be it in codes, and the two matrices beside it. Shapes: (..., in) -> (..., out).
 
@@ -39,7 +44,7 @@ class LoRALinear(nn.Module):
         dtype, device = dtype_beside(base), device_of(base)
         self.A = nn.Parameter(torch.empty(rank, base.in_features, dtype=dtype, device=device))
         self.B = nn.Parameter(torch.zeros(base.out_features, rank, dtype=dtype, device=device))
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as `nn.Linear` begins; on meta `savers.origins` does
+        begin_a(self.A)
         self.crossing: Callable[[Tensor], Tensor] = lambda low: low  # for who cuts the map
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from course_lib.savers.adapted import Adapted
+from course_lib.savers.lora import begin_a
 from course_lib.savers.quantised_linear import NF4Linear
 
 CODES = ("codes", "scales", "of_scales", "mean")  # what lies in the place of a weight
@@ -48,6 +48,6 @@ def begin_adapter(name: str, x: Tensor) -> None:
     """Fill an adapter's own parameter, by its name: the model with it is the model without, to the bit."""
     kind = name.rpartition(".")[2]
     if kind == "A":
-        nn.init.kaiming_uniform_(x, a=math.sqrt(5))  # as `nn.Linear` begins
+        begin_a(x)
     else:
         nn.init.constant_(x, 1.0 if kind == "factors" else 0.0)

@@ -21,7 +21,7 @@ _BEFORE_FLASH = re.compile(  # Megatron has flash attention since 2023
     r"\b20(19|20|21|22)\b|arxiv\W{0,2}(19|20|21|22)\d\d\."
 )
 _KERNELS = (  # what a run says of its attention kernel, which counts more than its stack's usual one
-    (re.compile(r"flash[ _-]?attention[ _-]?(v?2|3)|\bfa[23]\b"), "flash2"),
+    (re.compile(r"flash[ _-]?attention[ _-]?v?[23](?!\d)|\bfa[23]\b"), "flash2"),
     (re.compile(r"flash[ _-]?attention[ _-]?v?1"), "flash1"),
     (re.compile(r"kernel: (fused|torch)\b"), "scores"),  # Megatron's soft-max in one kernel, and PyTorch's: scores stay
 )

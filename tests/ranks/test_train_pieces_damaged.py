@@ -20,32 +20,31 @@ SHARED = ["dp=2", "zero_stage=3", "optimizer=adamw"]
 FILES = [".metadata", "__0_0.distcp", "__1_0.distcp", "checksums.json", "written_by.json"]
 
 
-@pytest.fixture(autouse=True)
-def short_text(monkeypatch):
-    monkeypatch.setattr(train_run, "load_text", lambda: TEXT)
-    monkeypatch.delenv("RANK", raising=False)
-    cloudpickle.register_pickle_by_value(__import__(__name__))
+cloudpickle.register_pickle_by_value(__import__(__name__))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The losses of a run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
+def patch():
+    """What lasts as long as this file's runs that are made once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_run, "load_text", lambda: TEXT)
         patch.delenv("RANK", raising=False)
-        assert run(*SHARED, f"out={folder}") == 0
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def whole(patch, tmp_path_factory):
+    """The losses of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert run(*SHARED, f"out={folder}") == 0
     return losses(folder)
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(patch, tmp_path_factory):
     """A run that was stopped after step 3 and keeps two checkpoints."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_run, "load_text", lambda: TEXT)
-        patch.delenv("RANK", raising=False)
-        assert run_stopped(patch, *SHARED, "checkpoint_every=1", f"out={folder}") == 1
+    assert run_stopped(patch, *SHARED, "checkpoint_every=1", f"out={folder}") == 1
     return folder
 
 

@@ -10,8 +10,11 @@ import torch
 from course_lib.cli import train_run
 from course_lib.cli.doctor import asked_of, doctor_command
 from course_lib.cli.plan_config import read_plan
+from course_lib.cli.settings import every
 from course_lib.cli.sweep_config import read_sweep
 from course_lib.cli.train_config import read_train
+from course_lib.cli.train_precision import PRECISIONS
+from course_lib.cli.train_settings import TRAIN
 from course_lib.costs.sweep.explore import explore
 from course_lib.costs.sweep.gpu_memory import gpu_memory
 from course_lib.gauges.allocated import saved_bytes
@@ -25,6 +28,11 @@ AGAIN = {  # a word, and what it is: the way, and the layers that keep one input
     "groups:3": ("layers", 3),
     "selective": ("selective", 1),
 }
+
+
+def test_every_precision_that_is_offered_is_known():
+    (offered,) = (setting.choices for setting in every(TRAIN) if setting.name == "precision")
+    assert offered == tuple(PRECISIONS)
 
 
 @pytest.mark.parametrize("word", AGAIN)

@@ -55,8 +55,8 @@ def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adapter_fields(adapter: str, rank: int | None) -> dict[str, Any]:
-    """The fields of a job that trains so; the rank is 8 where nobody says another."""
-    return {"adapters": IA3 if adapter == "ia3" else Adapters(rank=rank or 8), "nf4": adapter == "qlora"}
+    """The fields of a job that trains so, at the usual rank where nobody says another."""
+    return {"adapters": IA3 if adapter == "ia3" else Adapters(rank=rank or Adapters.rank), "nf4": adapter == "qlora"}
 
 
 def _check(words: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ SCHEDULES: tuple[_Schedule, ...] = get_args(_Schedule)
 OFFLOAD: tuple[_Offload, ...] = get_args(_Offload)
 FORMATS = {"bf16": 2, "fp32": 4, "fp64": 8}  # that one computes in
 NOT_KNOWN_BEFORE = "how many tokens pass an expert is not known before"  # so that nobody counts its products
+CODES_ARE_WHOLE = "64 weights in a row share a scale, and tp cuts rows"
 _CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
 
@@ -76,7 +77,7 @@ class Job:
             raise ValueError(four_parts("Job", values, rule, "choose recompute=layers"))
         if self.nf4 and (self.adapters is None or self.parallel.tp > 1):
             values = f"nf4 with tp={self.parallel.tp}" if self.adapters else "nf4 without adapters"
-            rule = "64 weights in a row share a scale, and nobody trains codes"
+            rule = CODES_ARE_WHOLE if self.adapters else "nobody trains codes"
             raise ValueError(four_parts("Job", values, rule, "give adapters and tp=1, or leave nf4 out"))
         self.model.check_sequence(self.sequence)
         _ = self.states  # refuses what is not known
