@@ -13,8 +13,9 @@ from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
 from course_lib.parallel.sequence.shared import SharedSequence
 from course_lib.parallel.table.local import Local, own_part
-from course_lib.parallel.table.mesh import joined
+from course_lib.parallel.table.mesh import ACROSS, joined
 from course_lib.training.engine import Engine
+from course_lib.training.kept import Apart
 
 ORDER = (  # one of each
     ("tensor",),
@@ -27,6 +28,7 @@ ORDER = (  # one of each
     ("chunked_loss",),
     ("balanced",),
     ("replicate", "zero", "fully_shard"),
+    ("lossy", "local", "gossip"),
     ("scaled_loss",),
     ("without_frozen",),
 )
@@ -49,6 +51,7 @@ class Setup:
     shares_positions: bool = False  # between blocks each rank along "tp" has some positions of a sequence
     unsaved: set[str] = field(default_factory=set)  # what a checkpoint leaves out: whoever goes on from it fills it
     shared_sequence: SharedSequence | None = None  # what `context` has the ranks along its axis share
+    apart: Apart = field(default_factory=Apart)  # what ranks along one axis have different on purpose
 
     def begin(self, name: str, axis: str = "") -> None:
         """Note that a technique uses an axis, if it is one that ranks share.
@@ -88,6 +91,24 @@ class Setup:
         """The ranks along some axes of the mesh."""
         assert self.local.mesh is not None  # `begin` has seen it
         return self.local.group(axes[0]) if len(axes) == 1 else joined(self.local.mesh, axes)
+
+    def far_axis(self, name: str) -> str:
+        """Where a technique may lose something: between clusters, if the mesh has any, else between all along "dp".
+
+        Raises: ValueError where a technique averages gradients exactly along that axis already.
+        """
+        layout = self.local.layout
+        axis = ACROSS if ACROSS in layout.sizes else "dp"
+        if axis in layout.averaged:
+            exact = next((other for other, used in self.applied.items() if used == axis), "a technique")
+            values, rule = f"applied after {exact}", f"along {axis} gradients are averaged already"
+            way_out = f"leave {exact} out, or give make_mesh({ACROSS}=…), the axis between clusters"
+            raise ValueError(four_parts(name, values, rule, way_out))
+        self.begin(name, axis)
+        layout.averaged.add(axis)  # a mean over it comes about in the end, of gradients or of weights
+        if axis == ACROSS:
+            layout.row_axes.insert(0, axis)
+        return axis
 
     def refuse_after(self, name: str, earlier: tuple[str, ...], way_out: str) -> None:
         """Refuse a technique that does not know what an earlier one left."""

@@ -220,12 +220,13 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
     parts = {name: {"": torch.empty_like(kinds[""])} for name, kinds in trainer.parts().items()}
     for name in trainer.trained:
         prefix = f"{_STATES}{name}."
-        for long, x in stored.items():
-            if long.startswith(prefix) and "." not in long.removeprefix(prefix):
+        kinds = {long.removeprefix(prefix): x for long, x in stored.items() if long.startswith(prefix)}
+        for kind, x in kinds.items():
+            if "." not in kind and trainer.apart.asks_for(kind, kinds):
                 # A counter, which PyTorch leaves on the CPU, and scales of codes have a shape of their own.
                 is_apart = tuple(x.size) != tuple(shapes[name])
                 like = torch.empty(x.size, device="cpu") if is_apart else parts[name][""]
-                parts[name][long.removeprefix(prefix)] = torch.empty_like(like, dtype=x.properties.dtype)
+                parts[name][kind] = torch.empty_like(like, dtype=x.properties.dtype)
     return parts
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from course_lib.errors import four_parts
+from course_lib.less.compressor import Compressor
 from course_lib.parallel.data import replicate as broadcast
 from course_lib.parallel.data.ddp import DistributedDataParallel
 from course_lib.parallel.data.options import Plan
@@ -23,23 +24,29 @@ from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.tensors.layers import ColumnParallelLinear, RowParallelLinear
 from course_lib.schedules import Durations, Schedule, durations_by_rank, problems
 from course_lib.split import split_sizes
+from course_lib.training.lossy_technique import Lossy, begin_lossy
 from course_lib.training.pipeline_engine import PipelineEngine
 from course_lib.training.setup import Setup, Technique
 
 
-def replicate(**options: Any) -> Technique:
+def replicate(*, lossy: Lossy | Compressor | None = None, **options: Any) -> Technique:
     """Every rank along "dp" has the same weights and trains on its share; gradients are averaged over them.
 
     `options` are those of `DistributedDataParallel`. Under a pipeline a stage's gradients are averaged when its last
     backward is through.
 
-    Cost: `course_lib.costs.comm.ddp`.
+    With `lossy` what all take for the average is not the exact one, but they all take the same: `lossy_technique`. On a
+    mesh with an axis "across" gradients are averaged exactly inside each cluster, and with a loss between clusters.
+    The gradient that is clipped is the one that arrived.
+
+    Cost: `course_lib.costs.comm.ddp`, with `lossy` `course_lib.costs.comm.less`.
     """
 
     def apply(setup: Setup) -> None:
         setup.begin("replicate", "dp")
         setup.check_own("replicate", "torch_replicate()")
         setup.local.give_memory()  # a bucket takes it over
+        hook = None if lossy is None else begin_lossy(setup, lossy)
         group = setup.take_over(experts=False)  # experts, and the rest along "ep", are added up before
         if isinstance(setup.engine, PipelineEngine):
             pipeline = setup.engine.pipeline
@@ -48,9 +55,12 @@ def replicate(**options: Any) -> Technique:
             everyone = setup.local.everyone
             assert everyone is not None  # there is a mesh: `begin` has seen it
             setup.engine.reducer = StageReducer(pipeline, plan, everyone)
+            setup.engine.reducer.hook = hook or setup.engine.reducer.hook
             pipeline.stage_complete = setup.engine.reducer.mark_stage_ready
         else:
             wrapped = DistributedDataParallel(setup.model, process_group=group, **options)
+            if hook is not None:
+                wrapped.register_comm_hook(hook)
             setup.model = setup.engine.model = wrapped
             setup.engine.ends.no_sync = wrapped.no_sync
 

@@ -24,6 +24,7 @@ from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 from course_lib.training.checkpoint import check_names, on_first_rank, read, write
 from course_lib.training.engine import Engine
+from course_lib.training.kept import is_beside
 from course_lib.training.refusals import bad_loss, check_counts, check_filled, check_numbers, check_trained
 from course_lib.training.setup import Setup, Technique
 
@@ -71,6 +72,7 @@ class Trainer:
         self.local.check_table()
         self.model, self.engine, self.skeleton = setup.model, setup.engine, setup.skeleton
         first = self.local.layout.first_name  # of what has several names
+        self.apart = setup.apart  # what ranks have different on purpose
         self.saved = tuple(name for name in self.persistent if first.get(name, name) not in setup.unsaved)
         self.norm = math.nan  # of the last step's gradients, before they were clipped
         # Only now, since a technique may have put others in the parameters' places.
@@ -137,6 +139,7 @@ class Trainer:
 
         with local.partial_sums(), self.engine.ends.around():
             self.engine.run([inputs for inputs, _ in parts], loss)
+        self.engine.ends.completed()
         return self.mean_loss(summed, sum(counts))
 
     def mean_loss(self, summed: float, targets: float) -> float:
@@ -159,15 +162,15 @@ class Trainer:
         return rows.T.tolist()
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients that there are, whole, by the model's own names."""
-        return self.local.whole(self.local.gradients())
+        """The gradients that there are, whole, by the model's own names; where ranks have their own, the mean."""
+        return self.local.whole(self.apart.mean(self.local.gradients()))
 
     def parameters(self) -> dict[str, Tensor]:
-        """The weights, whole, by the model's own names; tied ones once."""
+        """The weights, whole, by the model's own names; tied ones once. Where ranks have their own, the mean."""
         parts = {}
         for name, parameter in self.local.parameters.items():
             parts[name] = own_part(parameter.detach())
-        return self.local.whole(parts)
+        return self.local.whole(self.apart.mean(parts))
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers by the model's own names."""
@@ -185,6 +188,7 @@ class Trainer:
     def update(self) -> None:
         """Let the optimizer use the gradients, then drop them."""
         self.optimizer.step()
+        self.engine.ends.stepped()
         self.engine.ends.updated()
         self.zero_grad()
 
@@ -201,7 +205,10 @@ class Trainer:
         return loss
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
-        """What this rank has, by name: under "" the weight or buffer, under their own names the optimizer's states."""
+        """What this rank has, by name: under "" the weight or buffer, under their own names the optimizer's states.
+
+        Where ranks differ on purpose there is more: `training.kept`.
+        """
         parts: dict[str, dict[str, Tensor]] = {}
         for name, parameter in self.local.parameters.items():
             parts[name] = {"": own_part(parameter.detach())}
@@ -211,12 +218,12 @@ class Trainer:
         for place, states in self.optimizer.state_dict()["state"].items():
             for kind, x in states.items():
                 parts[self.trained[place]][kind] = own_part(x)
-        return parts
+        return self.apart.written(parts, self.trained)
 
     @torch.no_grad()
     def take(self, parts: Mapping[str, Mapping[str, Tensor]], options: dict[str, Any]) -> None:
         """Go on from what `parts` gave, here or where the model lay alike; `options` are the optimizer's."""
-        local = self.local
+        local, parts = self.local, self.apart.read(parts)
         here = {**local.parameters, **local.buffers}
         for name, x in here.items():
             if name in self.saved:
@@ -246,19 +253,20 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds, on every rank: what one device would save, so that any layout can go on from it."""
         layout = self.local.layout
-        found = self.local.whole_once(self.parts())
+        found = self.local.whole_once(self.apart.spread(self.parts()))
         model = {}
         for name in self.saved:
             first = layout.first_name.get(name, name)  # of what has several names
             model[name] = found[first][""]
         states = {}
         for number, name in enumerate(layout.trained):
-            kinds = {kind: x for kind, x in found[name].items() if kind}
+            kinds = {kind: x for kind, x in found[name].items() if kind and not is_beside(kind)}
             if kinds:
                 states[number] = kinds
         group = self.options | {"params": list(range(len(layout.trained)))}
         optimizer = {"state": states, "param_groups": [group]}
-        return {"model": model, "optimizer": optimizer}
+        beside = {name: {kind: x for kind, x in found[name].items() if is_beside(kind)} for name in layout.trained}
+        return {"model": model, "optimizer": optimizer} | ({"beside": beside} if any(beside.values()) else {})
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Take this rank's part of what `state` gave.
@@ -273,7 +281,7 @@ class Trainer:
         for name in (*local.parameters, *local.buffers):
             if name in self.saved:
                 states = optimizer["state"].get(numbers.get(name), {})
-                whole = {"": weights[name], **states}
+                whole = {"": weights[name], **states, **saved.get("beside", {}).get(name, {})}
                 parts[name] = {kind: local.part(name, x) for kind, x in whole.items()}
         self.take(parts, optimizer["param_groups"][0])
 

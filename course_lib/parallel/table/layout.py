@@ -32,7 +32,7 @@ class Layout:
         self.first_name = first_names(model)
         self.row_axes = ["dp"]  # axes whose ranks take different rows of a batch, the outermost first
         self.sequence_order: Order = "contiguous"  # which positions the ranks along "cp" have
-        self.averaged: set[str] = set()  # axes over which a technique averages gradients
+        self.averaged: set[str] = set()  # axes over which a technique averages gradients, or weights
         self.places: dict[str, Place] = {}
         for name, parameter in model.named_parameters():
             shape = tuple(parameter.shape)

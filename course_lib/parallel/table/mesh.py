@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib.comm import call
 from course_lib.errors import four_parts
 
+ACROSS = "across"  # clusters: their ranks are far apart, and a mesh has this axis where it is asked for
 AXES = ("pp", "dp", "ep", "cp", "tp")  # neighbours along the last are neighbouring ranks: it talks most
 _groups: dict[tuple[int, ...], ProcessGroup] = {}  # made once: PyTorch never gives a group's threads back
 
@@ -20,22 +21,25 @@ _groups: dict[tuple[int, ...], ProcessGroup] = {}  # made once: PyTorch never gi
 def make_mesh(**degrees: int) -> DeviceMesh:
     """A mesh of all ranks with the axes of AXES; one that is not named has one rank. All ranks call it.
 
+    `across` is an axis of clusters, outside all others.
+
     Cost: the first mesh of a shape makes its groups, 2 to 15 ms each; a second one takes them over.
     Raises: ValueError, before a group is made, unless the degrees multiply to the number of ranks.
     """
     everyone = call.resolve(None, "make_mesh")
-    if unknown := [axis for axis in degrees if axis not in AXES]:
-        values, way_out = f"{unknown[0]}={degrees[unknown[0]]}", f"choose from {', '.join(AXES)}"
+    names = (ACROSS, *AXES) if ACROSS in degrees else AXES
+    if unknown := [axis for axis in degrees if axis not in names]:
+        values, way_out = f"{unknown[0]}={degrees[unknown[0]]}", f"choose from {', '.join((ACROSS, *AXES))}"
         raise ValueError(four_parts("make_mesh", values, "a mesh has no such axis", way_out))
-    shape = tuple(degrees.get(axis, 1) for axis in AXES)
+    shape = tuple(degrees.get(axis, 1) for axis in names)
     if min(shape) < 1 or prod(shape) != everyone.size():
         values = " x ".join(f"{axis}={size}" for axis, size in degrees.items()) or "one rank"
         rule = f"the degrees' product is the number of ranks, {everyone.size()}"
         raise ValueError(four_parts("make_mesh", values, rule, f"change a degree, or start {prod(shape)} ranks"))
     grid = torch.arange(everyone.size(), device="cpu").reshape(shape)
     _groups[tuple(range(everyone.size()))] = everyone
-    groups = [_row_of(grid, number) for number in range(len(AXES))]
-    return DeviceMesh.from_group(groups, call.device_of(everyone).type, mesh=grid, mesh_dim_names=AXES)
+    groups = [_row_of(grid, number) for number in range(len(names))]
+    return DeviceMesh.from_group(groups, call.device_of(everyone).type, mesh=grid, mesh_dim_names=names)
 
 
 def mesh_of(group: ProcessGroup, axis: str) -> DeviceMesh:

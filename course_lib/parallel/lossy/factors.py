@@ -1,0 +1,74 @@
+"""PowerSGD: of each gradient's matrix only two narrow factors travel, and these may be averaged on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.less.low_rank import first_directions, orthonormal
+from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.feedback import RESIDUAL
+
+DIRECTIONS = "directions"
+
+
+@dataclass(frozen=True)
+class PowerSGD:
+    """Each matrix M of a gradient becomes P Q^T, with `rank` columns each, by one step of power iteration.
+
+    M Q is linear in M and Q is the same on all ranks: the mean of their factors is the factor of their mean, so that an
+    all-reduce does what for chosen places needs a gather. What has no two dims travels whole. `remembers` is error
+    feedback; with `warm` the directions of the last step are those that the next one begins with.
+
+    Cost: all-reduces of (rows + columns) rank numbers for each matrix, in two messages a bucket.
+    Source: Vogels, Karimireddy & Jaggi 2019, PowerSGD, algorithms 1 and 2.
+    """
+
+    rank: int
+    shapes: Mapping[str, tuple[int, ...]]
+    remembers: bool = True
+    warm: bool = True
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        kept: dict[str, Rule] = {ROUNDS: "apart", DIRECTIONS: "apart"}
+        return kept | ({RESIDUAL: "own"} if self.remembers else {})
+
+    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+        matrices = {}
+        for name, gradient in gradients.items():
+            if len(self.shapes[name]) > 1:
+                wanted = gradient
+                if self.remembers:
+                    wanted = gradient + memory.of(RESIDUAL, name, lambda like=gradient: torch.zeros_like(like))
+                matrices[name] = wanted.view(self.shapes[name][0], -1)
+        others = [name for name in gradients if name not in matrices]
+        directions = {name: self._directions(name, matrix, talk, memory) for name, matrix in matrices.items()}
+
+        lefts = {name: matrix @ directions[name] for name, matrix in matrices.items()}
+        means = talk.mean([*map(torch.flatten, lefts.values()), *(gradients[name] for name in others)])
+        found = dict(zip(others, means[len(lefts) :], strict=True))
+        for name, mean in zip(lefts, means, strict=False):  # the matrices' come first
+            lefts[name] = orthonormal(mean.view_as(lefts[name]))
+
+        rights = {name: matrix.T @ lefts[name] for name, matrix in matrices.items()}
+        for name, mean in zip(rights, talk.mean([*map(torch.flatten, rights.values())]), strict=True):
+            right = mean.view_as(rights[name])
+            found[name] = (lefts[name] @ right.T).flatten()
+            memory.keep(DIRECTIONS, name, right)
+            if self.remembers:
+                memory.keep(RESIDUAL, name, matrices[name].flatten() - found[name])
+        return found
+
+    def _directions(self, name: str, matrix: Tensor, talk: Talk, memory: Memory) -> Tensor:
+        """(columns, rank), the same on all ranks."""
+        turn = next_turn(memory, name)
+
+        def drawn() -> Tensor:
+            draws = talk.draws(name, turn, alike=True)
+            return first_directions(matrix.shape, self.rank, draws).to(matrix)
+
+        return memory.of(DIRECTIONS, name, drawn) if self.warm else drawn()

@@ -1,0 +1,35 @@
+"""Gossip: a rank hears from some of the others, and takes a weighted mean of what they have and of its own."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from course_lib import comm
+
+
+def mixed(mine: Tensor, weights: Tensor, group: ProcessGroup) -> Tensor:
+    """This rank's row of W X, where X has one row from each rank.
+
+    A rank sends to those in whose row of W it has a weight, and receives from those in its own row. All are started
+    before any is waited for: two ranks that first sent to each other would both wait.
+
+    Shapes: mine (d,), weights (p, p).
+    Cost: a message of d numbers to each neighbour.
+    """
+    here, names = group.rank(), dist.get_process_group_ranks(group)
+    others = [rank for rank in range(group.size()) if rank != here]
+    mine = mine.contiguous()
+    came = {rank: torch.empty_like(mine) for rank in others if weights[here, rank]}
+    under_way = [comm.irecv(room, names[rank], group) for rank, room in came.items()]
+    under_way += [comm.isend(mine, names[rank], group) for rank in others if weights[rank, here]]
+    for work in under_way:
+        work.wait()
+    # In the order of ranks, this one's own among them: where all hear of all, all compute the same bits.
+    total = torch.zeros_like(mine)
+    for rank in range(group.size()):
+        if weights[here, rank]:
+            total += float(weights[here, rank]) * (mine if rank == here else came[rank])
+    return total

@@ -1,0 +1,118 @@
+"""Compressed on both ways: each rank is the server of a stretch of every gradient, and its answer is compressed too.
+
+`rounds` = 1 is Double-Squeeze. With more of them each message is followed by others of what it left out, as NEOLITHIC
+does; that paper also lets each step have as many mini-batches as rounds, which is the caller's `accumulation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib import comm
+from course_lib.less.compressor import Compressor
+from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.feedback import RESIDUAL
+
+SERVED = "served"  # what a server has not passed on
+
+
+@dataclass(frozen=True)
+class TwoWay:
+    """Both ends remember what their messages left out.
+
+    Cost: an all-to-all and an all-gather of messages: about two gradients' compressed bytes, however many ranks. All
+    servers' messages are as long as the longest.
+    Source: Tang et al. 2019, DoubleSqueeze, algorithm 1; Huang et al. 2022, NEOLITHIC.
+    """
+
+    compressor: Compressor
+    rounds: int = 1
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        return {ROUNDS: "apart", RESIDUAL: "own", SERVED: "stretch"}
+
+    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+        turns = {name: next_turn(memory, name) for name in gradients}
+        wanted = {}
+        for name, gradient in gradients.items():
+            wanted[name] = gradient + memory.of(RESIDUAL, name, lambda like=gradient: torch.zeros_like(like))
+
+        # 1. Every rank sends each server its stretches, compressed.
+        stretches = {name: x.tensor_split(talk.size) for name, x in wanted.items()}
+        messages, left = [], {name: list[Tensor]() for name in wanted}
+        for server in range(talk.size):
+            parts = []
+            for name in wanted:
+                message, rest = self._sent(stretches[name][server], talk, f"{name}>{server}", turns[name])
+                parts.append(message)
+                left[name].append(rest)
+            messages.append(torch.cat(parts))
+        for name in wanted:
+            memory.keep(RESIDUAL, name, torch.cat(left[name]))
+        came = comm.all_to_all(_padded(messages), group=talk.group)  # (p, bytes), a row from each rank
+
+        # 2. Every server averages what came, and sends all ranks the average, compressed.
+        answers, at = [], 0
+        for name in wanted:
+            mine = stretches[name][talk.rank]
+            nbytes = self._bytes(mine)
+            total = torch.zeros_like(mine)
+            for row in came:
+                total += self._came(row[at : at + nbytes], mine)
+            at += nbytes
+            total = total / talk.size + memory.of(SERVED, name, lambda like=mine: torch.zeros_like(like))
+            message, rest = self._sent(total, talk, f"{name}<", turns[name])
+            answers.append(message)
+            memory.keep(SERVED, name, rest)
+        longest = sum(self._bytes(stretches[name][0]) for name in wanted)  # the first stretch is the longest
+        answer = torch.zeros(longest, dtype=torch.uint8, device=came.device)
+        torch.cat(answers, out=answer[:at])
+        everyone = comm.all_gather(answer[None], group=talk.group)
+
+        # 3. All put the servers' stretches together.
+        found = {name: list[Tensor]() for name in wanted}
+        for server, row in enumerate(everyone):
+            at = 0
+            for name in wanted:
+                like = stretches[name][server]
+                found[name].append(self._came(row[at : at + self._bytes(like)], like))
+                at += self._bytes(like)
+        return {name: torch.cat(parts) for name, parts in found.items()}
+
+    def _sent(self, x: Tensor, talk: Talk, name: str, turn: int) -> tuple[Tensor, Tensor]:
+        """The messages of all rounds for a stretch as one, and what they leave out."""
+        messages = [torch.empty(0, dtype=torch.uint8, device=x.device)]
+        rest = x.clone()
+        for number in self._rounds(x):
+            message = self.compressor.encode(rest, talk.draws(f"{name}/{number}", turn, alike=False))
+            messages.append(message)
+            rest = rest - self._decoded(message, rest)
+        return torch.cat(messages), rest
+
+    def _came(self, message: Tensor, like: Tensor) -> Tensor:
+        """What the messages of all rounds give for a stretch."""
+        found = torch.zeros_like(like)
+        for number in self._rounds(like):
+            one = self._bytes(like) // self.rounds
+            found += self._decoded(message[number * one : (number + 1) * one], like)
+        return found
+
+    def _decoded(self, message: Tensor, like: Tensor) -> Tensor:
+        return self.compressor.decode(message, len(like), like.dtype, torch.Generator())
+
+    def _rounds(self, x: Tensor) -> Iterator[int]:
+        """A gradient of fewer numbers than ranks leaves some servers nothing to do."""
+        yield from range(self.rounds if len(x) else 0)
+
+    def _bytes(self, x: Tensor) -> int:
+        return self.rounds * self.compressor.message_bytes(len(x), x.element_size()) if len(x) else 0
+
+
+def _padded(messages: list[Tensor]) -> Tensor:
+    """(p, longest)"""
+    return torch.nn.utils.rnn.pad_sequence(messages, batch_first=True)
