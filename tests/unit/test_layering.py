@@ -21,7 +21,7 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
     {"planner"},
     {"comm", "ranks"},
     {"models"},
-    {"savers"},
+    {"savers", "less"},
     {"parallel"},
     {"training"},
     {"verify"},
@@ -32,7 +32,7 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
 ]
 WITHOUT_TORCH = set().union(*LAYERS[:5])
 WITHOUT_NUMPY = set().union(*LAYERS[:3])
-RUNTIME = ("comm", "ranks", "models", "savers", "parallel", "training", "verify", "gauges")
+RUNTIME = ("comm", "ranks", "models", "savers", "less", "parallel", "training", "verify", "gauges")
 FORBIDDEN = {
     ("comm", "ranks"),
     *((runs, "costs") for runs in RUNTIME),  # an oracle is not asked by what it judges
