@@ -35,9 +35,7 @@ class QSGD:
     def encode(self, x: Tensor, draws: torch.Generator) -> Tensor:
         """Shapes: (..., size) -> uint8 (..., message_bytes)."""
         buckets = self._in_buckets(x)
-        norms = torch.linalg.vector_norm(buckets, dim=-1, keepdim=True)
-        share = (buckets.abs() / norms).nan_to_num(0.0)  # a bucket of zeros has no norm to divide by
-        height = (share * self.levels).clamp(max=self.levels)  # rounding can lift a share above 1
+        norms, height = self._heights(buckets)
         chance = torch.rand(height.shape, generator=draws, dtype=x.dtype).to(x.device)
         level = height.floor() + (chance < height - height.floor())
         codes = (level * buckets.sign() + self.levels).to(torch.uint8)
@@ -50,6 +48,18 @@ class QSGD:
         level = unpack(message[..., norms_end:], self.bits, size).to(dtype) - self.levels
         return (self._in_buckets(level) * (norms / self.levels).unsqueeze(-1)).flatten(-2)[..., :size]
 
+    def outcomes(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The two values that each number may become, the one nearer to 0 first, and the chance of the second.
+
+        Shapes: (..., size), each.
+        """
+        buckets = self._in_buckets(x)
+        norms, height = self._heights(buckets)
+        step = buckets.sign() * norms / self.levels
+        found = (step * height.floor(), step * (height.floor() + 1), height - height.floor())
+        low, high, chance = (part.flatten(-2)[..., : x.shape[-1]] for part in found)
+        return low, high, chance
+
     def message_bytes(self, size: int, itemsize: int) -> int:
         """A norm for each bucket, and a few bits for each number."""
         return self._buckets(size) * itemsize + packed_bytes(size, self.bits)
@@ -61,6 +71,12 @@ class QSGD:
         """min(b/s^2, sqrt(b)/s) for b numbers in a bucket and s levels."""
         b, s = min(self.bucket, size), self.levels
         return min(b / s**2, b**0.5 / s)
+
+    def _heights(self, buckets: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms (..., buckets, 1), and how many levels high each number stands (..., buckets, bucket)."""
+        norms = torch.linalg.vector_norm(buckets, dim=-1, keepdim=True)
+        share = (buckets.abs() / norms).nan_to_num(0.0)  # a bucket of zeros has no norm to divide by
+        return norms, (share * self.levels).clamp(max=self.levels)  # rounding can lift a share above 1
 
     def _buckets(self, size: int) -> int:
         return -(-size // self.bucket)

@@ -16,7 +16,7 @@ from course_lib.parallel.table import agreement
 from course_lib.training.own_weights import begin_own_weights, put, row_of
 from course_lib.training.setup import Setup, Technique
 
-_UPDATES, _TRACKER, _LAST = "updates", "tracker", "last_gradient"
+_UPDATES, TRACKER, LAST = "updates", "tracker", "last_gradient"
 
 
 def gossip(topology: str, *, track: bool = False) -> Technique:
@@ -37,7 +37,7 @@ def gossip(topology: str, *, track: bool = False) -> Technique:
     def apply(setup: Setup) -> None:
         rules: dict[str, Rule] = {_UPDATES: "apart"}
         if track:
-            rules |= {_TRACKER: "own", _LAST: "own"}
+            rules |= {TRACKER: "own", LAST: "own"}
         group = begin_own_weights(setup, "gossip", rules)
         agreement.same_model("gossip", setup.model, {"topology": topology, "track": track}, group)
         matrices = mixing(topology, group.size())
@@ -53,12 +53,12 @@ def gossip(topology: str, *, track: bool = False) -> Technique:
             if _is_first(memory):
                 trackers = gradients
             else:
-                heard = _all_mixed(memory.kinds[_TRACKER], now(), group)
-                news = {name: g - memory.kinds[_LAST][name] for name, g in gradients.items()}
+                heard = _all_mixed(memory.kinds[TRACKER], now(), group)
+                news = {name: g - memory.kinds[LAST][name] for name, g in gradients.items()}
                 trackers = {name: heard[name] + news[name] for name in gradients}
             for name, gradient in local.gradients().items():
-                memory.keep(_TRACKER, name, trackers[name].clone())
-                memory.keep(_LAST, name, gradients[name])
+                memory.keep(TRACKER, name, trackers[name].clone())
+                memory.keep(LAST, name, gradients[name])
                 gradient.copy_(trackers[name].view_as(gradient))
 
         def meet() -> None:
@@ -83,7 +83,7 @@ def _updates(memory: Memory) -> int:
 
 
 def _is_first(memory: Memory) -> bool:
-    return not memory.kinds[_LAST]
+    return not memory.kinds[LAST]
 
 
 def _all_mixed(rows: dict[str, Tensor], weights: Tensor, group: ProcessGroup) -> dict[str, Tensor]:

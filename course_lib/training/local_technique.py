@@ -1,6 +1,6 @@
 """Averages of weights in place of gradients, and not in every step: local SGD, FedAvg, DiLoCo.
 
-trainer = Trainer(model, config, mesh=make_mesh(across=2, dp=2), apply=(replicate(), local(50, nesterov(0.7, 0.9))))
+trainer = Trainer(model, config, mesh=make_mesh(across=2, dp=2), apply=(replicate(), local(50, Nesterov(0.7, 0.9))))
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UPDATES, _ANCHOR, _MOMENTUM = "updates", "anchor", "momentum"
 
 
 @dataclass(frozen=True)
-class nesterov:  # noqa: N801  a value that is written like a function's call
+class Nesterov:
     """The outer optimizer of DiLoCo: the way that the mean of the weights has gone is a gradient for it.
 
     `lr` 1 and `momentum` 0 is the mean itself.
@@ -32,7 +32,7 @@ class nesterov:  # noqa: N801  a value that is written like a function's call
     momentum: float = 0.9
 
 
-def local(every: int, outer: nesterov | None = None) -> Technique:
+def local(every: int, outer: Nesterov | None = None) -> Technique:
     """Each rank trains for itself, and after every so many updates all take the mean of their weights.
 
     With `outer` they do not take the mean: the way from the last common weights to it is a gradient, by which these
@@ -60,7 +60,7 @@ def local(every: int, outer: nesterov | None = None) -> Technique:
             if outer is not None:
                 for name, parameter in here.parameters.items():
                     if parameter.requires_grad:
-                        memory.of(_ANCHOR, name, lambda weight=parameter: row_of(weight).clone())
+                        memory.of(_ANCHOR, name, row_of(parameter).clone)
 
         def meet() -> None:
             trained = {name: p for name, p in here.parameters.items() if p.requires_grad}
@@ -96,11 +96,11 @@ def _means(trained: dict[str, torch.nn.Parameter], group: torch.distributed.Proc
     return found
 
 
-def _stepped(mean: Tensor, name: str, outer: nesterov, memory: Memory) -> Tensor:
+def _stepped(mean: Tensor, name: str, outer: Nesterov, memory: Memory) -> Tensor:
     """The new common weights: a step of Nesterov's momentum from the old ones, as torch.optim.SGD takes it."""
     anchor = memory.kinds[_ANCHOR][name]
     gradient = anchor - mean  # it points back: a step of size 1 without momentum leads to the mean
-    momentum = outer.momentum * memory.of(_MOMENTUM, name, lambda: torch.zeros_like(anchor)) + gradient
+    momentum = outer.momentum * memory.row(_MOMENTUM, name, anchor) + gradient
     new = anchor - outer.lr * (gradient + outer.momentum * momentum)
     memory.keep(_MOMENTUM, name, momentum)
     memory.keep(_ANCHOR, name, new)

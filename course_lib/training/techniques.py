@@ -55,7 +55,8 @@ def replicate(*, lossy: Lossy | Compressor | None = None, **options: Any) -> Tec
             everyone = setup.local.everyone
             assert everyone is not None  # there is a mesh: `begin` has seen it
             setup.engine.reducer = StageReducer(pipeline, plan, everyone)
-            setup.engine.reducer.hook = hook or setup.engine.reducer.hook
+            if hook is not None:
+                setup.engine.reducer.hook = hook
             pipeline.stage_complete = setup.engine.reducer.mark_stage_ready
         else:
             wrapped = DistributedDataParallel(setup.model, process_group=group, **options)

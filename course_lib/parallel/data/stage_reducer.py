@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.parallel.data import expected, replicate
 from course_lib.parallel.data.buckets import Bucket, fill, homes, trained
-from course_lib.parallel.data.options import Plan, allreduce_hook
+from course_lib.parallel.data.options import Hook, Plan, allreduce_hook
 from course_lib.parallel.pipelines.executor import Pipeline
 
 
@@ -26,7 +26,8 @@ class StageReducer:
     """
 
     def __init__(self, pipeline: Pipeline, plan: Plan, together: ProcessGroup) -> None:
-        self.plan, self.hook = plan, allreduce_hook
+        self.plan = plan
+        self.hook: Hook = allreduce_hook
         ends = pipeline.ends
         order = sorted(pipeline.stages, key=lambda stage: ends[stage])
         stages = nn.ModuleList(pipeline.stages[stage] for stage in order)

@@ -1,1 +1,1 @@
-"""Averages that lose something on purpose, lesson 10: compressed gradients, and models that only their neighbours see."""
+"""Averages that lose something on purpose, lesson 10: compressed gradients, and models that meet their neighbours."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from course_lib.less.compressor import Compressor
 from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
 from course_lib.parallel.lossy.feedback import compressed_mean
@@ -34,13 +32,13 @@ class EF21:
     def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
         news = {}
         for name, gradient in gradients.items():
-            news[name] = gradient - memory.of(BELIEVED, name, lambda like=gradient: torch.zeros_like(like))
+            news[name] = gradient - memory.row(BELIEVED, name, gradient)
         turns = {name: next_turn(memory, name) for name in gradients}
         means, sent = compressed_mean(self.compressor, news, talk, turns)
         found = {}
         for name, gradient in gradients.items():
             memory.keep(BELIEVED, name, memory.kinds[BELIEVED][name] + sent[name])
-            before = memory.of(TOGETHER, name, lambda like=gradient: torch.zeros_like(like))
+            before = memory.row(TOGETHER, name, gradient)
             found[name] = before + means[name]
             memory.keep(TOGETHER, name, found[name])
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
@@ -43,6 +44,10 @@ class Memory:
         if name not in kept:
             kept[name] = begin()
         return kept[name]
+
+    def row(self, kind: str, name: str, like: Tensor) -> Tensor:
+        """The same of numbers that are zero at first."""
+        return self.of(kind, name, partial(torch.zeros_like, like))
 
     def keep(self, kind: str, name: str, x: Tensor) -> None:
         """Have this from here on."""

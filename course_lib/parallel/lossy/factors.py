@@ -43,7 +43,7 @@ class PowerSGD:
             if len(self.shapes[name]) > 1:
                 wanted = gradient
                 if self.remembers:
-                    wanted = gradient + memory.of(RESIDUAL, name, lambda like=gradient: torch.zeros_like(like))
+                    wanted = gradient + memory.row(RESIDUAL, name, gradient)
                 matrices[name] = wanted.view(self.shapes[name][0], -1)
         others = [name for name in gradients if name not in matrices]
         directions = {name: self._directions(name, matrix, talk, memory) for name, matrix in matrices.items()}
@@ -69,6 +69,6 @@ class PowerSGD:
 
         def drawn() -> Tensor:
             draws = talk.draws(name, turn, alike=True)
-            return first_directions(matrix.shape, self.rank, draws).to(matrix)
+            return first_directions((len(matrix), matrix.shape[1]), self.rank, draws).to(matrix)
 
         return memory.of(DIRECTIONS, name, drawn) if self.warm else drawn()

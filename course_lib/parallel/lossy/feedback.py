@@ -52,7 +52,7 @@ class ErrorFeedback:
     def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
         wanted = {}
         for name, gradient in gradients.items():
-            wanted[name] = gradient + memory.of(RESIDUAL, name, lambda like=gradient: torch.zeros_like(like))
+            wanted[name] = gradient + memory.row(RESIDUAL, name, gradient)
         turns = {name: next_turn(memory, name) for name in gradients}
         means, sent = compressed_mean(self.compressor, wanted, talk, turns)
         for name in gradients:

@@ -40,7 +40,7 @@ class TwoWay:
         turns = {name: next_turn(memory, name) for name in gradients}
         wanted = {}
         for name, gradient in gradients.items():
-            wanted[name] = gradient + memory.of(RESIDUAL, name, lambda like=gradient: torch.zeros_like(like))
+            wanted[name] = gradient + memory.row(RESIDUAL, name, gradient)
 
         # 1. Every rank sends each server its stretches, compressed.
         stretches = {name: x.tensor_split(talk.size) for name, x in wanted.items()}
@@ -65,7 +65,7 @@ class TwoWay:
             for row in came:
                 total += self._came(row[at : at + nbytes], mine)
             at += nbytes
-            total = total / talk.size + memory.of(SERVED, name, lambda like=mine: torch.zeros_like(like))
+            total = total / talk.size + memory.row(SERVED, name, mine)
             message, rest = self._sent(total, talk, f"{name}<", turns[name])
             answers.append(message)
             memory.keep(SERVED, name, rest)
