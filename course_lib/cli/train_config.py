@@ -20,6 +20,7 @@ from course_lib.cli import (
     train_adapters,
     train_context,
     train_experts,
+    train_less,
     train_precision,
     train_sharding,
 )
@@ -105,6 +106,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     _check_codes(values)
     train_context.complete(values)
     train_sharding.complete(values)
+    train_less.check(values)
     precision = train_precision.check(values)
     train_adapters.complete(values)
     schedule = _pipeline(values)

@@ -18,6 +18,7 @@ from course_lib.cli.train_config import TrainRun
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.models.moe import MoEDecoder
 from course_lib.training import export_folder, step_folders
+from course_lib.training.at_the_mean import at_the_mean
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.initial import draw_adapters, drawn
 from course_lib.training.peft_folder import save_adapters
@@ -81,8 +82,9 @@ def export(run: TrainRun, trainer: Trainer, wrote_by: str) -> None:
     target, pretrained, everyone = run.out / export_name(run), Pretrained(run.folder), trainer.local.everyone
     mark = partial(step_folders.mark, run=wrote_by)
     on_first_rank(lambda: export_folder.make_room(target), everyone)
-    if run.values["adapter"] is not None:
-        save_adapters(trainer, target, str(run.folder.resolve()), mark=mark)
-        return
-    save_safetensors(trainer, target, mark=mark)
+    with at_the_mean(trainer):
+        if run.values["adapter"] is not None:
+            save_adapters(trainer, target, str(run.folder.resolve()), mark=mark)
+            return
+        save_safetensors(trainer, target, mark=mark)
     on_first_rank(lambda: pretrained.copy_tokenizer(target), everyone)

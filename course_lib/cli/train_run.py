@@ -20,13 +20,14 @@ from course_lib.cli import (
     train_adapters,
     train_context,
     train_experts,
+    train_less,
     train_model,
     train_precision,
     train_sharding,
 )
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_metrics import Metrics
-from course_lib.cli.train_settings import ACTIVATIONS, CONTEXT, EXPERTS, SHARDING
+from course_lib.cli.train_settings import ACTIVATIONS, CONTEXT, EXPERTS, LESS, SHARDING
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.errors import four_parts
 from course_lib.parallel.table.mesh import make_mesh
@@ -93,7 +94,10 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
             apply = [*fewer_bytes, *train_experts.balancing(run.values), *last]
             return Trainer(model, run.config, apply=apply, init=init)
     parallel = run.parallel  # which counts the ranks along ep in dp; in the mesh they are an axis beside it
-    mesh = make_mesh(pp=parallel.pp, dp=parallel.dp // parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
+    across = run.values["across"]  # of the copies too
+    clusters = {"across": across} if across > 1 else {}
+    copies = parallel.dp // parallel.ep // across
+    mesh = make_mesh(**clusters, pp=parallel.pp, dp=copies, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
     form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
     apply = [_TENSOR[run.engine](**form)] if parallel.tp > 1 else []
     apply += train_context.techniques(run.values)
@@ -102,9 +106,10 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
     apply += [*fewer_bytes, *train_experts.balancing(run.values)]
     if parallel.zero_stage:
         apply += [train_sharding.technique(run.values)]
-    elif parallel.shards > 1:
-        apply += [_REPLICATE[run.engine]()]
-    apply += last
+    elif parallel.shards > 1 and train_less.averages_exactly(run.values):
+        lossy = train_less.read_lossy(run.values["lossy"])
+        apply += [replicate(lossy=lossy) if lossy is not None else _REPLICATE[run.engine]()]
+    apply += [*train_less.techniques(run.values), *last]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="plan_for")  # which `check_shape` has said, once for all ranks
         return Trainer(model, run.config, mesh=mesh, apply=apply, init=init)
@@ -205,7 +210,7 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
         how.append(f"{run.schedule.name} with stages={stages} and microbatches={microbatches}")
-    how += [settings.said(group, run.values) for group in (CONTEXT, EXPERTS, ACTIVATIONS, SHARDING)]
+    how += [settings.said(group, run.values) for group in (CONTEXT, EXPERTS, ACTIVATIONS, SHARDING, LESS)]
     where = ", ".join(filter(None, how))
     text = describe_text() if run.text is None else run.text.name
     parameters = model_parameters(run.model)

@@ -18,6 +18,8 @@ _KEPT = get_args(SequenceParallel)
 _PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16", "pure_bf16")
 _AGAIN = ("none", "layers", "groups:2", "selective")  # or another number
 _STRATEGIES = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD")
+_LOSSY = ("top_k:0.01", "rand_k:0.01", "sign", "qsgd:16", "power_sgd:4", "double_squeeze:0.01", "ef21:0.01")
+_TOPOLOGIES = ("ring", "grid", "torus", "static_exponential", "one_peer_exponential", "complete")
 _POLICIES = ("by_block", "by_block_and_size", "by_block_group", "size_based")
 
 RANKS = Group(
@@ -49,6 +51,16 @@ PIPELINE = Group(
         Setting("schedule", None, "word", "the order of its work; without it 1f1b", "04", SCHEDULES, True),
         Setting("microbatches", None, "whole", "parts of each copy's share of a batch; without it pp", "04", free=True),
         Setting("stages_per_rank", None, "whole", "above 1 for interleaved, which takes 2 by itself", "04", free=True),
+    ),
+)
+LESS = Group(
+    "what copies along dp may lose on their way to each other",
+    (
+        Setting("across", 1, "positive", "clusters of copies: exact inside, and what follows between them", "10"),
+        Setting("lossy", None, "other", "what gradients lose: a word and its numbers", "10", _LOSSY),
+        Setting("local", None, "positive", "updates after which copies take the mean of their weights", "10"),
+        Setting("outer", None, "other", "of local: a step towards that mean, rate:momentum", "10"),
+        Setting("gossip", None, "word", "after each update copies meet some others", "10", _TOPOLOGIES),
     ),
 )
 CONTEXT = Group(
@@ -120,4 +132,4 @@ RESULTS = Group(
         Setting("keep_checkpoints", 2, "positive", "so many stay; the ones before them are removed", "03", free=True),
     ),
 )
-TRAIN = (RANKS, SHARDING, PIPELINE, CONTEXT, EXPERTS, ADAPTERS, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)
+TRAIN = (RANKS, SHARDING, LESS, PIPELINE, CONTEXT, EXPERTS, ADAPTERS, ACTIVATIONS, STEPS, OPTIMIZER, RESULTS)

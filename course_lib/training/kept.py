@@ -113,7 +113,10 @@ class Apart:
         return self._has_own(base) and int(rank) in self._sources(_count(base, there))
 
     def read(self, parts: Mapping[str, Mapping[str, Tensor]]) -> Parts:
-        """What one device would read, as this rank has it; what techniques keep, they have from here on."""
+        """What one device would read, as this rank has it; what techniques keep, they have from here on.
+
+        `parts` has of each parameter the kinds that this rank asks for.
+        """
         for kept in self.memory.kinds.values():
             kept.clear()
         found = {}
@@ -136,10 +139,10 @@ class Apart:
 
     def _chosen(self, base: str, kinds: Mapping[str, Tensor]) -> Tensor | None:
         """Of one kind what this rank goes on with; None if it has no use for it."""
-        if self._has_own(base) and (count := _count(base, kinds)):
-            mine = [kinds[f"{base}@{rank}"] for rank in self._sources(count)]
-            return mine[0] if len(mine) == 1 or not mine[0].is_floating_point() else torch.stack(mine).mean(0)
-        return kinds.get(base) if self.asks_for(base, kinds) else None
+        mine = [x for kind, x in kinds.items() if kind.startswith(f"{base}@")]
+        if len(mine) > 1 and mine[0].is_floating_point():
+            return torch.stack(mine).mean(0)
+        return mine[0] if mine else kinds.get(base)
 
     def _has_own(self, base: str) -> bool:
         """Whether the ranks along the axis have this kind each for itself."""

@@ -23,7 +23,6 @@ from course_lib.parallel.lossy.feedback import Compressed, ErrorFeedback
 from course_lib.parallel.lossy.two_way import TwoWay
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import Local
-from course_lib.parallel.table.mesh import ACROSS
 from course_lib.training.kept import Apart
 from course_lib.training.setup import Setup
 
@@ -87,8 +86,9 @@ def power_sgd(rank: int, *, remembers: bool = True, warm: bool = True) -> Lossy:
 def begin_lossy(setup: Setup, lossy: Lossy | Compressor) -> Callable[[Plan, Bucket], comm.Work | None]:
     """Choose the axis, and give the hook by which buckets are averaged; it works in backward, and waits.
 
-    Along "across", if there is such an axis, gradients have been averaged inside each cluster before. Each rank then
-    exchanges for itself, so that a wire between clusters carries as many copies as a cluster has replicas.
+    Gradients are first averaged exactly over ranks that are near: along "cp", and where there is an axis "across", over
+    all of a cluster. Each rank then exchanges for itself, so that a wire between clusters carries as many copies as a
+    cluster has replicas.
     """
     local = setup.local
     axis = setup.far_axis("lossy")
@@ -98,12 +98,14 @@ def begin_lossy(setup: Setup, lossy: Lossy | Compressor) -> Callable[[Plan, Buck
     agreement.same_model("lossy", setup.model, {"method": method}, group)
     memory = Memory(method.rules)
     setup.apart = Apart(axis=axis, memory=memory, group=group)
+    near = [one for one in setup.data_axes(experts=False) if one != axis]
+    exactly = setup.group_along(near) if near else None
     names = {id(parameter): name for name, parameter in local.parameters.items()}
     talk = Talk(group)
 
     def hook(plan: Plan, bucket: Bucket) -> None:
-        if axis == ACROSS:
-            comm.all_reduce_(bucket.flat, op=ReduceOp.AVG, algorithm=plan.algorithm, group=plan.group)
+        if exactly is not None:
+            comm.all_reduce_(bucket.flat, op=ReduceOp.AVG, algorithm=plan.algorithm, group=exactly)
         views = dict(zip((names[id(parameter)] for parameter in bucket.parameters), bucket.views, strict=True))
         with torch.no_grad():
             rows = {name: view.flatten() for name, view in views.items()}

@@ -282,7 +282,8 @@ class Trainer:
             if name in self.saved:
                 states = optimizer["state"].get(numbers.get(name), {})
                 whole = {"": weights[name], **states, **saved.get("beside", {}).get(name, {})}
-                parts[name] = {kind: local.part(name, x) for kind, x in whole.items()}
+                mine = [kind for kind in whole if self.apart.asks_for(kind, whole)]
+                parts[name] = {kind: local.part(name, whole[kind]) for kind in mine}
         self.take(parts, optimizer["param_groups"][0])
 
     def save(self, folder: str | Path) -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.config import TrainConfig
+from course_lib.config.training import Optimizer
 from course_lib.parallel.lossy.feedback import RESIDUAL
 from course_lib.parallel.table.mesh import make_mesh, mesh_of
 from course_lib.ranks import run_ranks
@@ -34,18 +35,18 @@ class Trained:
     told: Tensor
 
 
-def trained(apply: Apply, *, ranks: int = _RANKS, optimizer: str = "sgd", steps: int = _STEPS) -> Trained:
+def trained(apply: Apply, *, ranks: int = _RANKS, optimizer: Optimizer = "sgd", steps: int = _STEPS) -> Trained:
     """Train a small model along "dp"."""
     found = run_ranks(_train, ranks, apply, optimizer, steps)
     return Trained(own=torch.stack([own for own, _ in found]), told=found[0][1])
 
 
-def same_weights(apply: Apply, exact: Apply, *, optimizer: str = "sgd") -> float:
+def same_weights(apply: Apply, exact: Apply, *, optimizer: Optimizer = "sgd") -> float:
     """Two ways to train that end in the same mean of weights."""
     return off(trained(apply, optimizer=optimizer).told, trained(exact, optimizer=optimizer).told)
 
 
-def one_worker(apply: Apply, optimizer: str = "adamw") -> float:
+def one_worker(apply: Apply, optimizer: Optimizer = "adamw") -> float:
     """A method without anybody to talk to is plain training."""
     return off(trained(apply, ranks=1, optimizer=optimizer).told, run_ranks(_train, 1, (), optimizer, _STEPS)[0][1])
 
@@ -56,7 +57,7 @@ def ranks_equal(apply: Apply) -> float:
     return off(own, own[:1].expand_as(own))
 
 
-def goes_on(apply: Apply, optimizer: str = "adamw") -> float:
+def goes_on(apply: Apply, optimizer: Optimizer = "adamw") -> float:
     """Stopped, written, read by new trainers and gone on: what an uninterrupted training gives, on every rank."""
     with tempfile.TemporaryDirectory() as folder:
         stopped = run_ranks(_stopped, _RANKS, apply, optimizer, folder)
@@ -77,7 +78,7 @@ def batch(step: int) -> Batch:
     return inputs, torch.randint(0, _OUT, (_ROWS,), generator=draws)
 
 
-def make_trainer(apply: Apply, optimizer: str, group: dist.ProcessGroup | None = None) -> Trainer:
+def make_trainer(apply: Apply, optimizer: Optimizer, group: dist.ProcessGroup | None = None) -> Trainer:
     """On all ranks, or on some; each begins with weights of its own, which is the technique's to mend."""
     mesh = make_mesh(dp=dist.get_world_size()) if group is None else mesh_of(group, "dp")
     with born_with(dist.get_rank(), torch.float64):
@@ -87,14 +88,14 @@ def make_trainer(apply: Apply, optimizer: str, group: dist.ProcessGroup | None =
     )
 
 
-def _train(apply: Apply, optimizer: str, steps: int) -> tuple[Tensor, Tensor]:
+def _train(apply: Apply, optimizer: Optimizer, steps: int) -> tuple[Tensor, Tensor]:
     trainer = make_trainer(apply, optimizer)
     for step in range(steps):
         trainer.step(batch(step))
     return _own(trainer), _flat(trainer.parameters().values())
 
 
-def _stopped(apply: Apply, optimizer: str, folder: str) -> Tensor:
+def _stopped(apply: Apply, optimizer: Optimizer, folder: str) -> Tensor:
     first = make_trainer(apply, optimizer)
     for step in range(_STEPS):
         first.step(batch(step))
