@@ -71,4 +71,18 @@ ETHERNET = Link(
     source="bandwidth: IEEE 802.3by-2016, 25 Gb/s; alpha: assumed, a round figure for TCP through the kernel",
     date="bandwidth 2016-06",
 )
+TEN_GIGABIT = Link(
+    name="10 Gb/s",
+    alpha_s=30e-6,
+    bandwidth_bytes_per_s=1.25 * GB,
+    source="bandwidth: IEEE 802.3ae-2002, 10 Gb/s; alpha: assumed, as Ethernet's above",
+    date="bandwidth 2002-06",
+)
+BETWEEN_CITIES = Link(
+    name="1 Gb/s, 20 ms",
+    alpha_s=20e-3,
+    bandwidth_bytes_per_s=0.125 * GB,
+    source="assumed: a leased line of 1 Gb/s, and light in 4,000 km of fibre at two thirds of its speed",
+    date="2026-11",
+)
 LINKS = {link.name.lower(): link for link in (NVLINK, INFINIBAND, ETHERNET)}

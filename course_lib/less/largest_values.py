@@ -27,6 +27,9 @@ class TopK:
     fraction: float
     adds_up: ClassVar[bool] = False
 
+    def __str__(self) -> str:
+        return f"top-{100 * self.fraction:g} %"
+
     def encode(self, x: Tensor, draws: torch.Generator) -> Tensor:
         """Shapes: (..., size) -> uint8 (..., message_bytes). Nothing is drawn."""
         places = x.abs().topk(kept(self.fraction, x.shape[-1]), sorted=False).indices

@@ -27,6 +27,9 @@ class QSGD:
     bucket: int
     adds_up: ClassVar[bool] = False
 
+    def __str__(self) -> str:
+        return f"QSGD {self.levels} levels, buckets of {self.bucket}"
+
     @property
     def bits(self) -> int:
         """The fewest that hold a signed level, of which there are 2 levels + 1."""

@@ -28,6 +28,9 @@ class RandK:
     scaled: bool
     adds_up: ClassVar[bool] = True
 
+    def __str__(self) -> str:
+        return f"rand-{100 * self.fraction:g} %{', scaled' * self.scaled}"
+
     def encode(self, x: Tensor, draws: torch.Generator) -> Tensor:
         """Shapes: (..., size) -> uint8 (..., message_bytes)."""
         size = x.shape[-1]

@@ -20,6 +20,9 @@ class ScaledSign:
 
     adds_up: ClassVar[bool] = False
 
+    def __str__(self) -> str:
+        return "sign"
+
     def encode(self, x: Tensor, draws: torch.Generator) -> Tensor:
         """Shapes: (..., size) -> uint8 (..., message_bytes). Nothing is drawn."""
         scale = x.abs().mean(-1, keepdim=True)
