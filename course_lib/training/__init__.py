@@ -16,11 +16,22 @@ if TYPE_CHECKING:
     from course_lib.models.moe import MoEDecoder
     from course_lib.parallel.table.mesh import make_mesh
     from course_lib.schedules import make_schedule
+    from course_lib.training.at_the_mean import at_the_mean
     from course_lib.training.balance import balanced
     from course_lib.training.batches import Batch, Batches
     from course_lib.training.context_technique import context
     from course_lib.training.expert_technique import experts
+    from course_lib.training.gossip_technique import gossip
+    from course_lib.training.local_technique import Nesterov, local
     from course_lib.training.loss_technique import chunked_loss
+    from course_lib.training.lossy_technique import (
+        double_squeeze,
+        ef21,
+        error_feedback,
+        neolithic,
+        power_sgd,
+        without_memory,
+    )
     from course_lib.training.pacing import pace
     from course_lib.training.recompute_technique import recompute
     from course_lib.training.sampler import DistributedSampler

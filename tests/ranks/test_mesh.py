@@ -62,7 +62,7 @@ def test_a_mesh_has_every_axis_and_groups_that_are_made_once():
         ),
         ({"dp": 0}, "make_mesh: dp=0; the degrees' product is the number of ranks, 2; "),
         ({}, "make_mesh: one rank; the degrees' product is the number of ranks, 2; "),
-        ({"fsdp": 2}, "make_mesh: fsdp=2; a mesh has no such axis; choose from pp, dp, ep, cp, tp"),
+        ({"fsdp": 2}, "make_mesh: fsdp=2; a mesh has no such axis; choose from across, pp, dp, ep, cp, tp"),
     ],
 )
 def test_degrees_that_do_not_fit(degrees, message):

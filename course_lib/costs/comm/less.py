@@ -18,7 +18,7 @@ from math import prod
 from course_lib.config import ModelConfig
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.lossy_messages import qsgd_bytes, rand_k_bytes, sign_bytes, top_k_bytes
-from course_lib.costs.comm.traffic import Case, CommTime, Step
+from course_lib.costs.comm.traffic import CommTime, Step
 from course_lib.costs.comm.uneven import all_to_all_uneven
 from course_lib.costs.model.parameters import Weight, layer_weights, outer_weights
 from course_lib.errors import four_parts
@@ -41,18 +41,12 @@ def sum_time(numbers: int, *, itemsize: int, ranks: int, algorithm: str = "halvi
 def double_squeeze_time(stretches: Sequence[int]) -> CommTime:
     """`stretches[r]` are the bytes of a compressed message of the stretch that rank r serves.
 
-    Rank r sends the others' stretches to their servers, which is all but its own; then all p messages go round the
-    ring, and it passes on all but its right neighbour's.
+    Rank r sends the others' stretches to their servers, which is all but its own. Then each server sends its answer,
+    as long as what it was asked, to all others.
     """
     ranks = len(stretches)
-    whole = sum(stretches)
-    ring = Case(world_size=ranks, length=1, itemsize=1).ring_path()
-    return all_to_all_uneven([list(stretches)] * ranks) + CommTime(
-        sent_bytes=tuple(whole - stretches[(rank + 1) % ranks] for rank in range(ranks)),
-        received_bytes=tuple(whole - stretches[rank] for rank in range(ranks)),
-        messages=(ranks - 1,) * ranks,
-        path=tuple(step._replace(nbytes=max(stretches)) for step in ring),
-    )
+    asked, answered = [list(stretches)] * ranks, [[nbytes] * ranks for nbytes in stretches]
+    return all_to_all_uneven(asked) + all_to_all_uneven(answered)
 
 
 def power_sgd_time(

@@ -24,8 +24,7 @@ SERVED = "served"  # what a server has not passed on
 class TwoWay:
     """Both ends remember what their messages left out.
 
-    Cost: an all-to-all and an all-gather of messages: about two gradients' compressed bytes, however many ranks. All
-    servers' messages are as long as the longest.
+    Cost: `costs.comm.less.double_squeeze_time`: about twice a gradient's compressed bytes, however many ranks.
     Source: Tang et al. 2019, DoubleSqueeze, algorithm 1; Huang et al. 2022, NEOLITHIC.
     """
 
@@ -54,7 +53,8 @@ class TwoWay:
             messages.append(torch.cat(parts))
         for name in wanted:
             memory.keep(RESIDUAL, name, torch.cat(left[name]))
-        came = comm.all_to_all(_padded(messages), group=talk.group)  # (p, bytes), a row from each rank
+        here = len(messages[talk.rank])  # all ranks' messages to one server are equally long
+        came = comm.all_to_all_uneven(messages, [(here,)] * talk.size, group=talk.group)
 
         # 2. Every server averages what came, and sends all ranks the average, compressed.
         answers, at = [], 0
@@ -62,25 +62,23 @@ class TwoWay:
             mine = stretches[name][talk.rank]
             nbytes = self._bytes(mine)
             total = torch.zeros_like(mine)
-            for row in came:
-                total += self._came(row[at : at + nbytes], mine)
+            for message in came:
+                total += self._came(message[at : at + nbytes], mine)
             at += nbytes
             total = total / talk.size + memory.row(SERVED, name, mine)
             message, rest = self._sent(total, talk, f"{name}<", turns[name])
             answers.append(message)
             memory.keep(SERVED, name, rest)
-        longest = sum(self._bytes(stretches[name][0]) for name in wanted)  # the first stretch is the longest
-        answer = torch.zeros(longest, dtype=torch.uint8, device=came.device)
-        torch.cat(answers, out=answer[:at])
-        everyone = comm.all_gather(answer[None], group=talk.group)
+        lengths = [(len(message),) for message in messages]  # a server answers as long as it was asked
+        everyone = comm.all_to_all_uneven([torch.cat(answers)] * talk.size, lengths, group=talk.group)
 
         # 3. All put the servers' stretches together.
         found = {name: list[Tensor]() for name in wanted}
-        for server, row in enumerate(everyone):
+        for server, answer in enumerate(everyone):
             at = 0
             for name in wanted:
                 like = stretches[name][server]
-                found[name].append(self._came(row[at : at + self._bytes(like)], like))
+                found[name].append(self._came(answer[at : at + self._bytes(like)], like))
                 at += self._bytes(like)
         return {name: torch.cat(parts) for name, parts in found.items()}
 
@@ -112,7 +110,3 @@ class TwoWay:
     def _bytes(self, x: Tensor) -> int:
         return self.rounds * self.compressor.message_bytes(len(x), x.element_size()) if len(x) else 0
 
-
-def _padded(messages: list[Tensor]) -> Tensor:
-    """(p, longest)"""
-    return torch.nn.utils.rnn.pad_sequence(messages, batch_first=True)
