@@ -71,88 +71,108 @@ def make(apply, **degrees):
     )
 
 
-def written(folder, apply, save, ranks, **degrees):
-    """What ranks hold after three steps, and a checkpoint of it."""
-
-    def run():
-        trainer = make(apply, **degrees)
-        for step in range(3):
-            trainer.step(EVEN.batch(step))
-        save(trainer, folder)
-        memory = trainer.apart.memory
-        names = [kind for kind in (RESIDUAL, SERVED) if kind in memory.kinds]
-        return flat(trainer.local.parameters.values()), {kind: kept(trainer, kind) for kind in names}
-
-    return run_ranks(run, ranks)
-
-
-def read(folder, apply, load, ranks, **degrees):
-    def run():
-        trainer = make(apply, **degrees)
-        load(trainer, folder)
-        memory = trainer.apart.memory
-        names = [kind for kind in (RESIDUAL, SERVED) if kind in memory.kinds]
-        told = flat(trainer.parameters().values())
-        return flat(trainer.local.parameters.values()), {kind: kept(trainer, kind) for kind in names}, told
-
-    return run_ranks(run, ranks)
-
-
 FILES = {"one file": (Trainer.save, Trainer.load), "pieces": (save_pieces, load_pieces)}
+SERVED_TWICE = (replicate(lossy=double_squeeze(top_k(0.1))),)
+WRITTEN = {  # what is trained on, and by how many ranks: all by one pool
+    "squeezed": (SERVED_TWICE, {"dp": 4}),
+    "local": ((local(5),), {"dp": 4}),
+    "gossip": ((gossip("complete", track=True),), {"dp": 4}),
+    "clusters": ((fully_shard(), local(5)), {"across": 2, "dp": 2}),
+}
 
 
-@pytest.mark.parametrize("how", FILES)
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_on_other_ranks_the_mean_of_what_is_kept_stays(how, ranks, tmp_path):
-    save, load = FILES[how]
-    apply = (replicate(lossy=double_squeeze(top_k(0.1))),)
-    before = written(tmp_path / "at", apply, save, 4, dp=4)
-    after = read(tmp_path / "at", apply, load, ranks, dp=ranks)
-    assert torch.equal(after[0][0], before[0][0])
-    means = [torch.stack([memory[RESIDUAL] for _, memory, *_ in found]).mean(0) for found in (before, after)]
-    assert torch.allclose(means[0], means[1], rtol=0, atol=1e-15) and means[0].abs().max() > 1e-3
-    # What servers keep is dealt anew: all of it is there, each number once.
-    together = [sorted(torch.cat([memory[SERVED] for _, memory, *_ in found]).tolist()) for found in (before, after)]
-    assert together[0] == together[1] and any(together[0])
+def held(trainer):
+    """A rank's weights, what the trainer tells of all, and what a lossy average keeps."""
+    kinds = [kind for kind in (RESIDUAL, SERVED) if kind in trainer.apart.memory.kinds]
+    told = flat(trainer.parameters().values())
+    return flat(trainer.local.parameters.values()), told, {kind: kept(trainer, kind) for kind in kinds}
 
 
-@pytest.mark.parametrize("how", FILES)
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """The folder of each, and what ranks held after three steps, when they wrote it."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+
+    def write():
+        found = {}
+        for name, (apply, degrees) in WRITTEN.items():
+            trainer = make(apply, **degrees)
+            for step in range(3):
+                trainer.step(EVEN.batch(step))
+            for how, (save, _) in FILES.items():
+                save(trainer, folder / f"{name}, {how}")
+            found[name] = held(trainer)
+        return found
+
+    return folder, run_ranks(write, 4)
+
+
+def read(folder, ranks, *asked):
+    """Of each name with techniques and degrees what ranks have that read it, for both kinds of files."""
+
+    def run():
+        found = []
+        for name, apply, degrees in asked:
+            for how, (_, load) in FILES.items():
+                trainer = make(apply, **degrees)
+                load(trainer, folder / f"{name}, {how}")
+                found.append(held(trainer))
+        return found
+
+    return zip(*run_ranks(run, ranks), strict=True)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_of_weights_that_differ_fewer_ranks_take_means(how, ranks, tmp_path):
-    save, load = FILES[how]
-    before = written(tmp_path / "at", (local(5),), save, 4, dp=4)
-    own = torch.stack([weights for weights, _ in before])
-    after = read(tmp_path / "at", (local(5),), load, ranks, dp=ranks)
-    means = own.view(ranks, 4 // ranks, -1).mean(1) if 4 % ranks == 0 else own.mean(0, keepdim=True).expand(ranks, -1)
-    for rank, (weights, _, told) in enumerate(after):
-        assert torch.allclose(weights, means[rank], rtol=0, atol=1e-15)
-        assert torch.allclose(told, own.mean(0), rtol=0, atol=1e-15)
+def test_on_other_ranks_means_stay_where_they_were(ranks, checkpoints):
+    folder, written = checkpoints
+    degrees = {"dp": ranks}
+    asked = [(name, WRITTEN[name][0], degrees) for name in ("squeezed", "local")]
+    squeezed, local_steps = (both for both in _in_twos(read(folder, ranks, *asked)))
+    for after in squeezed:
+        before = [found["squeezed"] for found in written]
+        assert torch.equal(after[0][0], before[0][0])
+        means = [torch.stack([memory[RESIDUAL] for *_, memory in found]).mean(0) for found in (before, after)]
+        assert torch.allclose(means[0], means[1], rtol=0, atol=1e-15) and means[0].abs().max() > 1e-3
+        # What servers keep is dealt anew: all of it is there, each number once.
+        together = [sorted(torch.cat([memory[SERVED] for *_, memory in found]).tolist()) for found in (before, after)]
+        assert together[0] == together[1] and any(together[0])
+
+    own = torch.stack([found["local"][0] for found in written])
     assert (own[0] - own[1]).abs().max() > 1e-3
+    means = own.view(ranks, 4 // ranks, -1).mean(1) if 4 % ranks == 0 else own.mean(0, keepdim=True).expand(ranks, -1)
+    for after in local_steps:
+        for rank, (weights, told, _) in enumerate(after):
+            assert torch.allclose(weights, means[rank], rtol=0, atol=1e-15)
+            assert torch.allclose(told, own.mean(0), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("how", FILES)
-def test_more_ranks_and_one_device_go_on_from_it(how, tmp_path):
-    save, load = FILES[how]
-    apply = (gossip("complete", track=True),)
-    before = written(tmp_path / "at", apply, save, 2, dp=2)
-    mean = torch.stack([weights for weights, _ in before]).mean(0)
-    for found in (read(tmp_path / "at", apply, load, 4, dp=4), read(tmp_path / "at", (replicate(),), load, 3, dp=3)):
-        assert all(torch.allclose(told, mean, rtol=0, atol=1e-15) for *_, told in found)
+def _in_twos(found):
+    found = list(found)
+    return [found[at : at + 2] for at in range(0, len(found), 2)]
 
 
-def test_clusters_that_shard_are_read_by_clusters_that_do_not(tmp_path):
-    before = written(tmp_path / "at", (fully_shard(), local(5)), save_pieces, 4, across=2, dp=2)
-    assert before
-    found = read(tmp_path / "at", (replicate(), local(5)), load_pieces, 4, across=2, dp=2)
-    again = read(tmp_path / "at", (fully_shard(), local(5)), load_pieces, 4, across=2, dp=2)
-    assert torch.equal(found[0][2], again[0][2])
-    assert torch.equal(found[0][0], found[1][0]) and not torch.equal(found[0][0], found[2][0])
+def test_more_ranks_and_other_techniques_go_on_from_it(checkpoints):
+    folder, written = checkpoints
+    mean = torch.stack([found["gossip"][0] for found in written]).mean(0)
+    clusters = written[0]["clusters"][1]
+    asked = [
+        ("gossip", WRITTEN["gossip"][0], {"dp": 6}),
+        ("gossip", (replicate(),), {"dp": 6}),
+        ("gossip", (local(2),), {"dp": 6}),
+    ]
+    for after in read(folder, 6, *asked):
+        assert all(torch.allclose(told, mean, rtol=0, atol=1e-15) for _, told, _ in after)
+    asked = [("clusters", (replicate(), local(5)), {"across": 2, "dp": 2}), ("clusters", *WRITTEN["clusters"])]
+    whole, sharded = _in_twos(read(folder, 4, *asked))
+    for after in whole:
+        assert torch.equal(after[0][0], after[1][0]) and not torch.equal(after[0][0], after[2][0])
+    for after in (*whole, *sharded):
+        assert all(torch.equal(told, clusters) for _, told, _ in after)
 
 
 def test_a_plain_checkpoint_begins_without_a_memory(tmp_path):
-    written(tmp_path / "at", (replicate(),), Trainer.save, 2, dp=2)
-
     def run():
+        make((replicate(),), dp=2).save(tmp_path / "at")
         trainer = make((replicate(lossy=error_feedback(top_k(0.1))),), dp=2)
         trainer.step(EVEN.batch(0))
         trainer.load(tmp_path / "at")
