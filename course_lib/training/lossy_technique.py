@@ -23,6 +23,7 @@ from course_lib.parallel.lossy.feedback import Compressed, ErrorFeedback
 from course_lib.parallel.lossy.two_way import TwoWay
 from course_lib.parallel.table import agreement
 from course_lib.parallel.table.local import Local
+from course_lib.parallel.table.mesh import ACROSS
 from course_lib.training.kept import Apart
 from course_lib.training.setup import Setup
 
@@ -93,7 +94,8 @@ def begin_lossy(setup: Setup, lossy: Lossy | Compressor) -> Callable[[Plan, Buck
     local = setup.local
     axis = setup.far_axis("lossy")
     group = local.group(axis)
-    broadcast.broadcast_state(setup.model, group, local.name_of(**{**local.at, axis: 0}))
+    if axis == ACROSS:  # along "dp" it is `DistributedDataParallel` that does it
+        broadcast.broadcast_state(setup.model, group, local.name_of(**{**local.at, axis: 0}))
     method = (lossy if callable(lossy) else without_memory(lossy))(local)
     agreement.same_model("lossy", setup.model, {"method": method}, group)
     memory = Memory(method.rules)

@@ -28,9 +28,11 @@ SHARDED = 4  # ZeRO-1, ZeRO-2, all weights, runs of neighbours
 SHARDED_TENSOR = 2  # the ladder, and a checkpoint at several layouts
 ON_FOUR = sum([*map(len, ALGORITHMS.values()), len(PRECISIONS), MEMORY, PIPELINES, TENSOR, SHARDED, SHARDED_TENSOR])
 SHARED = 4  # sequences in three ways, experts
+LESS = ["top-k of all, with memory", "both ways by top-k of all", "factors of full rank"]
+LESS += ["local, a meeting each step", "gossip of all with all"]
 SAVERS = ["LoRA, data parallel", "LoRA, FULL_SHARD", "LoRA, tensor"]
 SAVERS += ["recompute, loss in 4, FULL_SHARD", "recompute, loss in 4, tensor"]
-EXPECTED = ON_FOUR + 2 + SHARED + 1 + len(SAVERS) + 1  # the plan; three axes and all shared, on 8; killed
+EXPECTED = ON_FOUR + 2 + SHARED + 1 + len(LESS) + len(SAVERS) + 1  # the plan; three axes and all shared, on 8; killed
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():
@@ -49,8 +51,8 @@ def test_every_row_of_the_tour_is_measured_and_holds():
     assert plan.startswith("plan, 972,000 layouts  ")
     assert re.match(r"tensor, pp=2 x dp=2 x tp=2, float64\s+8\s", three_axes)
     *shared, last = good[ON_FOUR + 2 :][: SHARED + 1]
-    *savers, killed = good[ON_FOUR + 2 + SHARED + 1 :]
-    assert [line.split("  ")[0] for line in savers] == SAVERS
+    *rest, killed = good[ON_FOUR + 2 + SHARED + 1 :]
+    assert [line.split("  ")[0] for line in rest] == [*LESS, *SAVERS]
     names = [line.split("  ")[0] for line in shared]
     assert names == ["all_gather, cp=4", "ring, cp=4", "ulysses, cp=4", "experts, ep=4"]
     assert all(re.search(r"\s4\s", line) for line in shared)

@@ -109,4 +109,3 @@ class TwoWay:
 
     def _bytes(self, x: Tensor) -> int:
         return self.rounds * self.compressor.message_bytes(len(x), x.element_size()) if len(x) else 0
-
