@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean, stdev
 
 from torch import Tensor
@@ -39,6 +41,20 @@ class Run:
     def spread(self) -> float:
         """The standard deviation of the last loss between the seeds; 0 of a single one."""
         return stdev(self.losses[-1]) if len(self.losses[-1]) > 1 else 0.0
+
+
+def steps_to(losses: Mapping[int, float], goal: float) -> float | None:
+    """After how many steps a loss first is the goal's, on straight lines between the looks; None: never.
+
+    Shapes: losses by step, in their order.
+    """
+    looks = [*losses.items()]
+    if looks and looks[0][1] <= goal:
+        return float(looks[0][0])
+    for (step, loss), (later, lower) in pairwise(looks):
+        if lower <= goal:
+            return step + (loss - goal) / (loss - lower) * (later - step)
+    return None
 
 
 class Watch:

@@ -13,7 +13,7 @@ from course_lib.errors import four_parts
 CURVATURES = torch.tensor([[1.0, 0.1], [0.3, 0.6]], dtype=torch.float64)  # (2 workers, 2)
 MIDDLES = torch.tensor([[-1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 OPTIMUM = (CURVATURES * MIDDLES).sum(0) / CURVATURES.sum(0)  # of both together
-START = torch.tensor([-1.6, 1.6], dtype=torch.float64)
+_START = torch.tensor([-1.6, 1.6], dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def drift(every: int, *, steps: int, rate: float = 0.1) -> Drift:
         rule = "the last step is followed by an average"
         way_out = "choose steps as a multiple of every"
         raise ValueError(four_parts("drift", f"every={every}, steps={steps}", rule, way_out))
-    models = START.expand(2, -1)
+    models = _START.expand(2, -1)
     seen, means = [models], [models[0]]
     for step in range(1, steps + 1):
         models = models - rate * CURVATURES * (models - MIDDLES)

@@ -8,6 +8,7 @@ from base64 import b64decode
 import pytest
 
 from course_lib import viz
+from course_lib.less.error_memory import Followed
 from course_lib.sequence_cut import SequenceCut
 from course_lib.viz.ink import sheet
 from course_lib.viz.ink.canvas import WIDE, WIDTH, Canvas, text_width
@@ -37,11 +38,25 @@ FIGURES = {
     "tiles": viz.plot_tiles,
     "frozen": viz.plot_frozen,
     "levels": lambda: viz.plot_levels({"even steps": [-1.0, -0.5, 0.0, 0.5, 1.0]}),
+    **{f"consensus-{n}": lambda n=n: viz.animate_consensus(["ring", "complete"] * 2, range(n)) for n in (2, 8, 16)},
+    "residual": lambda: viz.plot_residual(Followed([1.0, 1.0, -1.0], [0.0, 2.0, 0.0], [1.0, 0.0, -1.0])),
+    "dice": lambda: viz.plot_dice(4, [0.31, 0.6]),
 }
-WIDE_ONES = re.compile("museum|attention|causal|softmaxes|experts|tiles|frozen|levels")
+WIDE_ONES = re.compile("museum|attention|causal|softmaxes|experts|tiles|frozen|levels|consensus|residual|dice")
 WIDTHS = dict.fromkeys(filter(WIDE_ONES.match, FIGURES), WIDE)
 ONE_OF_EACH = ["ladder", "museum", "ring-4", "overlap-4", "zero-4", "schedules-4"]
-ONE_OF_EACH += ["attention-4", "causal", "softmaxes", "experts", "tiles", "frozen", "levels"]
+ONE_OF_EACH += [
+    "attention-4",
+    "causal",
+    "softmaxes",
+    "experts",
+    "tiles",
+    "frozen",
+    "levels",
+    "consensus-16",
+    "residual",
+    "dice",
+]
 
 
 @pytest.fixture(scope="module", params=FIGURES)
