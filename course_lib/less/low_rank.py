@@ -2,6 +2,7 @@
 
 Every rank holds the same directions Q. In a step
 
+    Q = orthonormal(Q)                    a direction that the last gradient lacked is there again
     P = mean over ranks of M Q            the caller's first all-reduce       (a, r)
     P = orthonormal(P)                    the same on every rank
     Q = mean over ranks of M^T P          the caller's second all-reduce      (b, r)

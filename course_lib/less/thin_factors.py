@@ -48,7 +48,7 @@ class PowerSGD:
         matrices, name = x.unflatten(-1, shape), f"directions {place}"
         if name not in memory.kept:
             memory.kept[name] = first_directions((shape[0], shape[1]), self.rank, memory.draws, x.dtype)
-        directions = memory.kept[name]
+        directions = orthonormal(memory.kept[name])
         if directions.dim() > 2:  # each seed has had gradients of its own
             directions = directions.unsqueeze(-3)
         left = orthonormal(left_factor(matrices, directions).mean(-3))

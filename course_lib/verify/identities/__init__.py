@@ -12,6 +12,6 @@ from typing import TYPE_CHECKING
 from course_lib.door import listed_names
 
 if TYPE_CHECKING:
-    from course_lib.verify.identities.climb import Identities, NotHeld, all_identities, climb_identities
+    from course_lib.verify.identities.climb import Identities, NotHeld, all_identities, climb_identities, identities_of
 else:
     __getattr__, __dir__ = listed_names(__name__)

@@ -26,6 +26,7 @@ from course_lib.verify.identities.identity import Identity
 
 _TENTH, _ALL = top_k(0.1), top_k(1.0)
 _BIT = 0.0
+SENT_AND_KEPT, BYTES = "sent + kept = gradient + kept before", "bytes sent = 3 messages a step"  # on four ranks
 _SHAPES = {NAME: (8, 5)}  # of the 40 numbers that are averaged
 
 
@@ -62,6 +63,19 @@ def climb_identities(identities: Mapping[str, Identity] | None = None) -> Identi
     return Identities(found, {one.claim: one.limit for one in tried})
 
 
+def identities_of(method: Method, message_bytes: int = _TENTH.message_bytes(40, 8)) -> dict[str, Identity]:
+    """What every average must hold that remembers what it leaves out, by claim: for a method whose work is unknown.
+
+    `message_bytes` are those of one rank's message of 40 float64.
+    """
+    every = [
+        Identity(claim="all ranks take the same bits", found=lambda: sent.same_everywhere(method), limit=_BIT),
+        Identity(claim=SENT_AND_KEPT, found=lambda: sent.sent_and_kept(method), limit=_BIT),
+        Identity(claim=BYTES, found=lambda: sent.bytes_off(method, 3 * message_bytes), limit=_BIT),
+    ]
+    return {one.claim: one for one in every}
+
+
 def all_identities() -> dict[str, Identity]:
     """By claim."""
     every = [*_of_averages(), *_of_rounding(), *_of_gossip(), *_of_trainings()]
@@ -70,7 +84,7 @@ def all_identities() -> dict[str, Identity]:
 
 def _of_averages() -> Iterator[Identity]:
     memory, bare = ErrorFeedback(_TENTH), Compressed(_TENTH)
-    yield Identity(claim="sent + kept = gradient + kept before", found=lambda: sent.sent_and_kept(memory), limit=_BIT)
+    yield Identity(claim=SENT_AND_KEPT, found=lambda: sent.sent_and_kept(memory), limit=_BIT)
     yield Identity(
         claim="the same with a server in between",
         found=lambda: sent.sent_and_kept(TwoWay(_TENTH)),
@@ -100,6 +114,10 @@ def _of_averages() -> Iterator[Identity]:
     )
     yield Identity(claim="factors of full rank give the mean", found=lambda: sent.nothing_lost(PowerSGD(5, _SHAPES)))
     yield Identity(
+        claim="the same after gradients that lack rows",
+        found=lambda: sent.nothing_lost_of_few_rows(PowerSGD(5, _SHAPES), columns=5),
+    )
+    yield Identity(
         claim="factors of the ranks = of their mean",
         found=lambda: sent.mean_alone(PowerSGD(2, _SHAPES)),
     )
@@ -115,7 +133,7 @@ def _of_averages() -> Iterator[Identity]:
         )
     yield Identity(claim="all ranks take the same bits", found=lambda: sent.same_everywhere(memory), limit=_BIT)
     yield Identity(
-        claim="bytes sent = 3 messages a step",
+        claim=BYTES,
         found=lambda: sent.bytes_off(bare, 3 * _TENTH.message_bytes(40, 8)),
         limit=_BIT,
     )

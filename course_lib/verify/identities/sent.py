@@ -42,6 +42,16 @@ def nothing_lost(method: Method) -> float:
     return off(run.means[:, 0], run.given.mean(1))
 
 
+def nothing_lost_of_few_rows(method: Method, columns: int) -> float:
+    """The same of matrices of which each gradient has numbers in one other row alone, as an embedding's has in few."""
+    given = whole_numbers(_STEPS, _RANKS, _SIZE)
+    rows = given.view(_STEPS, _RANKS, -1, columns)
+    for step in range(_STEPS):
+        rows[step, :, torch.arange(rows.shape[2]) != step % rows.shape[2]] = 0
+    run = averaged(method, given)
+    return off(run.means[:, 0], run.given.mean(1))
+
+
 def left_after_rounds(rounds: int, fraction: float, method: Method) -> float:
     """By how much what is left exceeds (1 - k/d)^rounds of what was given; both squared lengths, of one rank's step."""
     run = averaged(method, normal_numbers(1, 1, _SIZE))
