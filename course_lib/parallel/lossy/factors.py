@@ -46,7 +46,7 @@ class PowerSGD:
                     wanted = gradient + memory.row(RESIDUAL, name, gradient)
                 matrices[name] = wanted.view(self.shapes[name][0], -1)
         others = [name for name in gradients if name not in matrices]
-        # At right angles again: what the last gradient had nothing of, its right factor has lost, and no later one has it.
+        # At right angles again: else what one gradient lacked would be lost for all later ones.
         directions = {n: orthonormal(self._directions(n, matrix, talk, memory)) for n, matrix in matrices.items()}
 
         lefts = {name: matrix @ directions[name] for name, matrix in matrices.items()}

@@ -43,11 +43,14 @@ def nothing_lost(method: Method) -> float:
 
 
 def nothing_lost_of_few_rows(method: Method, columns: int) -> float:
-    """The same of matrices of which each gradient has numbers in one other row alone, as an embedding's has in few."""
+    """The same of matrices of which the first gradient has one row alone, and each later one a row more.
+
+    An embedding's gradient has the rows of the tokens that were there.
+    """
     given = whole_numbers(_STEPS, _RANKS, _SIZE)
     rows = given.view(_STEPS, _RANKS, -1, columns)
     for step in range(_STEPS):
-        rows[step, :, torch.arange(rows.shape[2]) != step % rows.shape[2]] = 0
+        rows[step, :, step + 1 :] = 0
     run = averaged(method, given)
     return off(run.means[:, 0], run.given.mean(1))
 
