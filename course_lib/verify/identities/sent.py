@@ -50,7 +50,7 @@ def nothing_lost_of_few_rows(method: Method, columns: int) -> float:
     given = whole_numbers(_STEPS, _RANKS, _SIZE)
     rows = given.view(_STEPS, _RANKS, -1, columns)
     for step in range(_STEPS):
-        rows[step, :, step + 1 :] = 0
+        rows[step, :, : -(step + 1)] = 0
     run = averaged(method, given)
     return off(run.means[:, 0], run.given.mean(1))
 
