@@ -67,7 +67,7 @@ def local(every: int, outer: Nesterov | None = None) -> Technique:
             if not _is_due(memory, trained, every):
                 return
             for name, mean in _means(trained, group).items():
-                put(trained[name], mean if outer is None else _stepped(mean, name, outer, memory))
+                put(trained[name], mean if outer is None else outer_step(mean, name, outer, memory))
 
         setup.engine.ends.completed, setup.engine.ends.stepped = remember_where_it_began, torch.no_grad()(meet)
 
@@ -96,7 +96,7 @@ def _means(trained: dict[str, torch.nn.Parameter], group: torch.distributed.Proc
     return found
 
 
-def _stepped(mean: Tensor, name: str, outer: Nesterov, memory: Memory) -> Tensor:
+def outer_step(mean: Tensor, name: str, outer: Nesterov, memory: Memory) -> Tensor:
     """The new common weights: a step of Nesterov's momentum from the old ones, as torch.optim.SGD takes it."""
     anchor = memory.kinds[_ANCHOR][name]
     gradient = anchor - mean  # it points back: a step of size 1 without momentum leads to the mean

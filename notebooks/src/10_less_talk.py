@@ -1,0 +1,492 @@
+# %% [markdown]
+# # 10 · Less talk: two clusters, and 1 Gbit/s between them
+#
+# You have 64 GPUs for Llama 3.1 8B. But half of them stand in this town and half in the next, and the line between the two houses carries 1 Gbit/s, with 20 ms before the first byte arrives. All that you know so far averages a whole gradient in every step.
+#
+# **What may a gradient lose before the model notices?** On this page something is lost *on purpose*. So the ladder of all lessons before has to fall, and you will put something else in its place.
+#
+# Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
+
+# %% folded=true
+# Setup: run this cell first; it takes some seconds to load what this page needs
+# %load_ext course_lib
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm, costs, less, predict, run_ranks, score, viz
+from course_lib.costs import BETWEEN_CITIES, INFINIBAND, NVLINK, TEN_GIGABIT, load_model
+from course_lib.costs import Synchronisation, one_synchronisation, sum_time
+from course_lib.ranks import ledger
+from course_lib.training import Batches, Decoder, ModelConfig, Nesterov, TrainConfig, Trainer
+from course_lib.training import at_the_mean, error_feedback, gossip, local, make_mesh, replicate
+from course_lib.training import load_text
+from course_lib.verify import identities, museum
+
+torch.set_num_threads(1)  # the laboratory's tensors are small: a second thread would only be waited for
+LLAMA, WIRES = load_model("llama3_1_8b"), [NVLINK, INFINIBAND, TEN_GIGABIT, BETWEEN_CITIES]
+COMPUTING_S = 2.0  # of a step: 16,384 tokens on each GPU, at 400 TFLOP/s
+
+
+def prices(ranks):
+    return {row.method: row for row in one_synchronisation(LLAMA, ranks=ranks)}
+
+
+# %%
+viz.plot_wires([prices(2)["all-reduce, ring"]], WIRES, computing_s=COMPUTING_S)
+
+# %% [markdown]
+# Each dot is one exchange of the gradient between the two houses, on another kind of wire. The dashed line is what a step computes. Inside a node the dot lies far to the left of it, so the exchange is cheap. On the line between the towns it lies far to the right: for every two seconds of work the GPUs wait two minutes. They work 2 %<!-- =100 * 2 / (2 + one_synchronisation(load_model("llama3_1_8b"), ranks=2)[0].seconds_a_step(BETWEEN_CITIES)) --> of the time.
+#
+# There are four ways to send less: meet **when** it is needed and not in every step, send less of **how much** there is, ask **whom** you have to hear at all, and do not wait for what comes **late**. You will be able to
+# - let two clusters train for themselves and meet, in the way of DiLoCo.
+# - compress a gradient so that it is right on average, or so that nothing is lost for good.
+# - say which messages may be added up on their way, and what that is worth.
+# - prove a method sound that equals nothing.
+# - choose by hours, and not by steps or by bytes.
+#
+# *Fifty minutes; the exercises come on top.*
+#
+# <details><summary>Before you start</summary>You need lessons 02, 03 and 06. Everything on this page ran on CPUs over gloo; NCCL and a real slow line did not run for it.</details>
+
+# %% [markdown]
+# ## When: train for yourself, and meet
+#
+# The simplest idea first. Let each house take ten steps without the other, then let both take the mean of their weights, and so on. This is **local SGD**; where the workers are telephones it is called **federated averaging**. After ten steps they send what they would have sent after one.
+#
+# What can go wrong shows on a small map. Two workers have two numbers to learn, and each has data of its own, so each stands in a bowl of its own. The ring is the lowest point of both bowls together, where both should end.
+#
+# **Predict.** With a meeting after each step they end in the ring. They take 512 steps in all. With a meeting after every 64 steps, where do they end: in the ring, or about half way, at the middle between the two bowls' lowest points, which is (0, 0.5)? Give the distance from the ring, which lies at (−0.54, 0.86)<!-- =less.OPTIMUM -->.
+
+# %%
+far = less.drift(64, steps=512)
+predict("distance from the ring, meeting every 64 steps", guess=None, answer=far.off, tolerance=0.2)
+viz.plot_drift([less.drift(1, steps=512), less.drift(8, steps=512), far])
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Look at the right panel. In 64 steps each worker walks nearly down to the lowest point of its *own* bowl, and their mean is then close to the middle between these two points. But one bowl is steep and long, and the other is rounder, so their common lowest point lies elsewhere. The longer the workers are alone, the more they forget where they wanted to go together. In the middle panel they have not had the time, and end almost right.
+#
+# </details>
+#
+# The paths that run apart are called **client drift**, and data that differ between workers are called **heterogeneous**. If both had the same bowl, nobody would drift. So the first question to ask about two clusters is: do both see the same kind of data?
+#
+# > **To keep.** Meeting rarely costs little where data are alike, and pulls the model towards everybody's own optimum where they are not.
+
+# %% [markdown]
+# ## Two clusters, for real
+#
+# Now on four ranks. Ranks 0 and 1 are one house, 2 and 3 the other. A mesh has one more axis for that, `across`. Inside a house gradients are averaged in each step, as ever. Between the houses `local` decides.
+
+# %%
+model = ModelConfig(
+    name="small", hidden_size=32, n_layers=2, n_heads=4, n_kv_heads=4, ffn_size=64, vocab_size=128, tied=False
+)
+text = Batches(text=bytes(byte % 128 for byte in load_text()), batch_size=16, sequence=32)
+ADAMW = TrainConfig(optimizer="adamw", learning_rate=3e-3, max_norm=1.0)
+
+
+def trained(apply, steps=100, config=ADAMW, **degrees):
+    """The loss over all ranks' rows, each tenth step at the mean of all weights."""
+
+    def on_each_rank():
+        torch.manual_seed(0)
+        trainer = Trainer(Decoder(model), config, mesh=make_mesh(**degrees), apply=apply)
+        losses = []
+        for step in range(steps):
+            if step % 10 == 0:
+                with at_the_mean(trainer):
+                    inputs, targets = text.batch(10_000)  # which no step trains on
+                    scores = trainer.output(inputs)
+                losses.append(torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten()).item())
+            trainer.step(text.batch(step))
+        return losses
+
+    with comm.settings(guard=False):
+        return run_ranks(on_each_rank, 4, timeout=200)[0]
+
+
+def between_houses():
+    """MB that the last run sent from one house to the other."""
+    matrix = ledger().matrix()  # from whom, to whom
+    return sum(matrix[here][there] for here in (0, 1) for there in (2, 3)) / 1e6
+
+
+# %% varies="a hundred steps of rounding differ between processors"
+ways = {
+    "each step (DDP)": ((replicate(),), {"dp": 4}),
+    "meet every 25 steps": ((replicate(), local(25)), {"across": 2, "dp": 2}),
+    "DiLoCo, every 25": ((replicate(), local(25, Nesterov(0.7, 0.5))), {"across": 2, "dp": 2}),
+}
+curves, sent = {}, {}
+for name, (apply, degrees) in ways.items():
+    curves[name] = trained(apply, **degrees)
+    sent[name] = between_houses()
+    print(f"{name:22} {sent[name]:5.1f} MB between the houses, loss {curves[name][-1]:.2f}")
+
+# %% [markdown]
+# The first row sends through the slow line in every step. The second met four times in a hundred steps and sent a small part of that, while its loss is a little behind. You see how little the model minds! Its two houses read different lines of the same plays, so their bowls are almost alike.
+#
+# AdamW's own numbers stay at home; only weights are averaged. With plain SGD and a meeting after *each* step this is exactly data parallelism, because the mean of two steps is the step of the mean. With AdamW it is not, since AdamW divides, and a mean of quotients is no quotient of means.
+#
+# ## A mean is a step, too
+#
+# The third row does one thing more. Say both houses began at 10, and came to 8 and to 6. Their mean is 7: together they have gone from 10 to 7. Read that way as a *gradient*. It has to point back, 10 − 7 = 3, for a gradient is what an optimizer subtracts. With a learning rate of 1 the step leads to 7 again, which is the mean. But now you may choose another rate, and give the step a momentum: if the last meetings all moved in one direction, go a little further. This gradient that is none is called the **pseudo-gradient**, and local AdamW steps with an outer Nesterov step are called **DiLoCo**.
+
+# %%
+from course_lib.training.local_technique import outer_step
+
+viz.show_source(outer_step)
+
+# %% [markdown]
+# Five lines, and the sign in the second is the one that everybody gets wrong once. Its authors take a rate of 0.7 and a momentum of 0.9, for hundreds of meetings. With as few as ours that overshoots at the beginning: 0.7 times 1.9 is more than the whole way.
+#
+# > **To keep.** Average weights every so many steps, and take the way to the mean as a gradient: that is all of DiLoCo.
+
+# %% [markdown]
+# ## How much: round by dice
+#
+# Now the other idea: exchange in each step, but with fewer bits. Say there are four levels between 0 and 1, so a number may be 0, 0.25, 0.5, 0.75 or 1, which needs very few bits. What becomes of 0.6? Rounded to the nearest it is 0.5, each time, and if all ranks have 0.6 the sum is wrong for ever.
+#
+# So throw dice. Let 0.6 become 0.75 in 40 % of all throws, and 0.5 in the others.
+
+# %%
+viz.plot_dice(4, [0.6, 0.3, 0.05])
+
+# %% [markdown]
+# Each row is a number, and a curve is as broad as its way is likely. The chance is the distance from the level below, in levels. So on average 0.6 comes out: 0.4 · 0.75 + 0.6 · 0.5. Such a compressor is called **unbiased**. Each single number is wrong, but errors of many ranks and many steps cancel. The method is **QSGD**.
+#
+# What it costs is *variance*, more noise in the gradient. Its measure is **ω**: the mean squared error is at most ω times the squared length of the gradient. Levels reach up to the norm of the vector, and a norm grows with the number of entries. So a long vector is cut into **buckets**, each with a norm of its own.
+
+# %%
+gradient = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+print("levels  bucket   omega   measured   bytes, of", gradient.nbytes)
+for levels, bucket in ((1, 4096), (4, 4096), (4, 64), (7, 64)):
+    way, draws = less.qsgd(levels, bucket), torch.Generator().manual_seed(1)
+    errors = [less.compressed(way, gradient, draws) - gradient for _ in range(200)]
+    measured = torch.stack(errors).square().sum(1).mean() / gradient.square().sum()
+    print(f"{levels:6} {bucket:7} {way.omega(4096):7.2f} {measured:10.2f} {way.message_bytes(4096, 4):7}")
+
+# %% [markdown]
+# In the first row the noise is many times as large as the gradient. Such a run diverges unless the learning rate is small, although each number is right on average. Buckets help more than levels do, and cost a norm for each 64 numbers.
+#
+# > **To keep.** Unbiased means right on average; ω says how loud the noise is, and a large ω needs a small learning rate.
+
+# %% [markdown]
+# ## How much: send the largest
+#
+# Most numbers of a gradient are small. So send the largest hundredth and say for each where it stands: **top-k**. It is never right on average, it is **biased**. Does it matter?
+#
+# Take three workers with three numbers each. Worker 0 has the gradient (−5.5, 4.5, 4.5), and the others have it turned round: each has its −5.5 in another place. Each sends its largest number only.
+#
+# **Predict.** The true mean gradient is positive everywhere, so the numbers should fall, and the loss with them. Each worker sends its −5.5. The first run has a learning rate of 0.05. For the second you take a fifth of that. What will its loss be after 200 steps, if it begins at 1.75: smaller than 1.75, or larger?
+
+# %%
+alone = less.alone(less.top_k(1 / 3))  # of three numbers, one
+fast = less.three_quadratics(alone, rate=0.05, steps=200)
+slow = less.three_quadratics(alone, rate=0.01, steps=200)
+predict("is the loss larger than 1.75 after 200 slow steps?", guess=None, answer=slow[-1] > 1.75)
+print("rate 0.05:", [f"{loss:.3g}" for loss in fast[::40]])
+print("rate 0.01:", [f"{loss:.3g}" for loss in slow[::40]])
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# The mean of what is *sent* is −5.5/3 in every place, and that of the gradients is +3.5/3. The sign is wrong everywhere, so each step goes uphill. A smaller rate climbs more slowly, and climbs for ever. Nothing but what was dropped was positive.
+#
+# </details>
+#
+# What was dropped is not worthless, then. So *keep* it: add what is left to the next gradient, before you look for the largest again. A number that is never large enough gathers until it is. This is **error feedback**.
+
+# %%
+left = torch.zeros(3, 3)  # a row for each worker
+x, rate = torch.ones(3), 0.05
+for step in range(200):
+    wanted = less.three_gradients(x.double()).float() + left
+    largest = wanted.abs().argmax(1, keepdim=True)
+    sent_now = torch.zeros(3, 3).scatter(1, largest, wanted.gather(1, largest))
+    left = wanted - sent_now
+    x = x - rate * sent_now.mean(0)
+print("after 200 steps:", [f"{number:.1e}" for number in x.tolist()])
+
+# %% [markdown]
+# It converges, with three messages of one number each. Only two lines are new, the one that adds `left` and the one that makes it.
+#
+# Look at a single number over time, in a gradient of which the largest twentieth is sent.
+
+# %%
+steps = torch.randn(40, 100, generator=torch.Generator().manual_seed(3)) * 0.6
+steps[:, 7] = 0.5 + 0.2 * steps[:, 7]  # small, but always of one sign
+viz.plot_residual(less.follow(less.top_k(0.05), steps, 7))
+
+# %% [markdown]
+# The gradient is never among the largest. What is kept grows step by step, until it is large enough and leaves all at once; then it begins anew. Nothing is lost, it is only *late*.
+#
+# > **To keep.** A biased compressor may go uphill for ever. With a memory of what it left out, everything is sent in the end.
+
+# %% [markdown]
+# ## What may be added on its way
+#
+# One hundredth of the numbers, so a hundredth of the bytes? Let 64 ranks average a gradient in two bytes a number. A ring all-reduce sends about twice the gradient, however many ranks there are, because sums are as long as their terms. But each rank's largest numbers stand in *other* places. Their sum has more places than each of them, so they cannot be added on their way. Every rank has to get every rank's message: an all-gather.
+#
+# **Predict.** Each number that is sent takes two bytes for its value and four for its place. How many bytes does a rank send with top-1 %, as a multiple of the whole gradient?
+
+# %%
+table = prices(64)
+whole = costs.model_parameters(LLAMA) * 2
+top = table["top-1 %, all-gather"].bytes_a_step / whole
+predict("bytes of top-1 % on 64 ranks, in gradients", guess=None, answer=top, tolerance=0.05)
+for name in ("all-reduce, ring", "top-1 %, all-gather", "top-1 %, Double-Squeeze", "PowerSGD, rank 4"):
+    print(f"{name:26} {table[name].bytes_a_step / whole:6.3f} gradients")
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# A message is 1 % of the numbers, with three times the bytes of a number: 3 % of the gradient. Each of the other 63 ranks' messages has to pass here, and 63 · 3 % is 189 %. A few ranks more, and it is worse than sending everything.
+#
+# </details>
+#
+# Two ways lead out. In the first each rank is the *server* of a 64th of the places. All send it what they have there, compressed; it adds up, and sends the sum compressed to all. Both ends keep what they left out. It is called **Double-Squeeze**, and it sends about 6 % of the gradient, whatever the number of ranks.
+#
+# The second is a better compressor. A gradient of a matrix $M$ is nearly the product of two narrow ones, $M \approx P Q^T$, with four columns for example. If all ranks have the same $Q$, then $P = M Q$ is *linear* in $M$: the mean of all ranks' $P$ is the $P$ of their mean. So factors may be added on their way, by a plain all-reduce. That is **PowerSGD**. The next $Q$ is $M^T P$, added up as well.
+#
+# > **To keep.** What is linear in the gradient may be all-reduced. What chooses its places must be gathered, and grows with the ranks.
+
+# %% [markdown]
+# ## Whom: hear your neighbours only
+#
+# The last question needs no compression. Must everybody hear everybody? Let each rank after its step take a mean of its own weights and of its two neighbours' on a ring. This is **gossip**, or **decentralised SGD**. Here are sixteen ranks that have an opinion each, and no gradients yet.
+
+# %%
+viz.animate_consensus(
+    ["ring", "grid", "static_exponential", "one_peer_exponential"], [(7 * rank % 16) / 4 for rank in range(16)], 4
+)
+
+# %% [markdown]
+# Every dot moves towards its neighbours, and the dashed mean stays where it is. On the ring opinions spread slowly, because news goes one place a step. In the last panel each rank hears *one* other: its neighbour, then the one two places on, then four, then eight. After these four steps all agree exactly, as in lesson 02's recursive doubling.
+#
+# Write the weights into a matrix $W$, a row for each rank. Rows add up to one, so that each takes a mean. *Columns* add up to one, too, or the mean of all would move. How much of a disagreement is left after a step is one minus the **spectral gap** of $W$.
+
+# %%
+print("topology                gap on 16   hears")
+for name in less.TOPOLOGIES:
+    matrices = less.mixing(name, 16)
+    hears = len(less.neighbours(matrices[0], 0).receive_from)
+    print(f"{name:22} {less.spectral_gap(*matrices):9.3f} {hears:7}")
+
+# %% [markdown]
+# A ring of neighbours sends two whole models a step, and a ring all-reduce sends almost two gradients. So gossip does *not* send less! It waits less: for one or two messages instead of a row of them, and for a neighbour instead of the slowest of all. That is why it was faster in its authors' data centre, and why it does not help on our line.
+#
+# > **To keep.** Gossip saves latencies and stragglers, not bytes. The spectral gap says how fast ranks agree.
+
+# %% [markdown]
+# ## A ladder for what equals nothing
+#
+# Each of these methods ends with other weights than one device. How would you find a bug? No rung of the ladder can tell you, for each is *meant* to be missed. But every method has something that must hold *exactly*. What was sent and what was kept are together what came. A method that is told to lose nothing is data parallelism. A run that was stopped and goes on is the run that was not stopped, to the bit.
+#
+# So these are the new rungs, and each of them runs on real ranks.
+
+# %%
+found = identities.climb_identities()
+print(found)
+
+# %% [markdown]
+# Where it says *to the bit* the test was made with whole numbers, of which sums are exact. Everywhere else the sixteenth digit is off, because ranks add in another order.
+#
+# Read one of them slowly: *weights less what is kept = exact weights*. Take away from the weights all that is still to be sent, and what is left has followed the exact gradients all along. It is why error feedback works.
+#
+# > **To keep.** If equality is given up, prove what must hold anyway: nothing is lost for good, nothing is biased, and with nothing to lose it is exact.
+
+# %% [markdown]
+# ## Steps, bytes, hours
+#
+# So which method? The laboratory `less` trains a network of 1,994 numbers by eight workers, all as rows of one tensor, in seconds. For the prices each number stands for 50,000, so that a gradient has 0.4 GB<!-- =1994 * 50_000 * 4 / 1e9 -->. The line is ours, with 1 Gbit/s, and a step computes for half a second.
+
+# %% varies="hundreds of steps of rounding differ between processors"
+def lab():
+    return less.Workers(seeds=2)
+
+
+runs = {
+    "everything (PSGD)": less.descend(lab(), less.psgd()),
+    "top-5 %, memory": less.descend(lab(), less.error_feedback(less.top_k(0.05))),
+    "both ways, top-5 %": less.descend(lab(), less.double_squeeze(less.top_k(0.05))),
+    "PowerSGD, rank 1": less.descend(lab(), less.power_sgd(1)),
+    "local, every 10": less.local(lab(), 10),
+}
+numbers = 1994 * 50_000
+row = {
+    "everything (PSGD)": Synchronisation(method="", cost=sum_time(numbers, itemsize=4, ranks=8)),
+    "top-5 %, memory": Synchronisation(method="", cost=costs.gather_time(numbers * 4 // 10, ranks=8)),
+    "both ways, top-5 %": Synchronisation(
+        method="", cost=costs.double_squeeze_time([numbers * 4 // 10 // 8] * 8)
+    ),
+    "PowerSGD, rank 1": Synchronisation(
+        method="", cost=costs.power_sgd_time([(9680, 10_300)], 1, itemsize=4, ranks=8)
+    ),
+    "local, every 10": Synchronisation(
+        method="", cost=sum_time(numbers, itemsize=4, ranks=8), every=10
+    ),
+}
+losses = {name: run.mean_losses for name, run in runs.items()}
+viz.plot_three_prices(losses, row, link=BETWEEN_CITIES, computing_s=0.5, goal=1.05)
+
+# %% [markdown]
+# The curves are the same in all three panels; only the price below them changes. Counted in steps, sending everything is first, and each loss costs some steps. Counted in hours on this line it is *last*. PowerSGD needs a fifth more steps and comes in first, as its messages are almost nothing.
+#
+# One thing flatters it: a larger matrix has relatively narrower factors, and our sides grow as the root of 50,000.
+#
+# > **To keep.** Compare methods by the hours on *your* wire to *your* loss. Order by steps and order by hours may be opposite.
+
+# %% [markdown]
+# ## Bug museum
+#
+# Three averages, all of top-10 % with a memory, train the same small decoder on four ranks. One is sound. Look at the losses first.
+
+# %% varies="forty steps of rounding differ between processors"
+names = sorted([*museum.LOSSY_BUGS, "sound"])  # it gives nothing away
+kinds = {"A": names[0], "B": names[5], "C": names[3]}  # print them after you have decided
+methods = {
+    run: museum.SOUND_LOSSY if name == "sound" else museum.LOSSY_BUGS[name].method for run, name in kinds.items()
+}
+SGD = TrainConfig(learning_rate=0.5)
+loss_of = {
+    f"run {run}": dict(enumerate(trained((replicate(lossy=lambda local, m=method: m),), 60, SGD, dp=4)))
+    for run, method in methods.items()
+}
+title = "Which of these averages would you trust?"
+viz.plot_loss_curves({name: [*of.values()] for name, of in loss_of.items()}, title=title, subtitle="each tenth step")
+
+# %% [markdown]
+# **Predict.** Which one is sound? Decide by the picture. Then let each of them climb.
+
+# %%
+sound = next(run for run, name in kinds.items() if name == "sound")
+predict("the sound run", guess=None, answer=sound)
+for run, method in methods.items():
+    try:
+        identities.climb_identities(identities.identities_of(method))
+        print(f"run {run} holds all")
+    except identities.NotHeld as error:
+        print(f"run {run} falls: {error}")
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Run A adds what was left *after* it has chosen the largest. So its message has no zeros: everything is sent, a step late, and of course its loss is good. It sends in each step what plain data parallelism sends. Only the bytes show it.
+#
+# In run C the last one wins: where two ranks send the same place, the code writes `out[places] = values`, and one of the two is lost. As long as ranks have similar data the loss hardly shows it. The sum does.
+#
+# </details>
+#
+# > **To keep.** A loss that is *better* than it should be is a finding. Count bytes as you count losses.
+
+# %% [markdown]
+# ## In PyTorch alone
+#
+# [`scripts/10_two_clusters.py`](scripts/10_two_clusters.py) is lesson 03's script with two clusters: DDP inside each, and an outer step between them.
+#
+# `torchrun --nproc-per-node 4 scripts/10_two_clusters.py`
+#
+# Your turn: let the clusters meet after each step, with an outer rate of 1 and no momentum, and take plain SGD for AdamW. Then compare the losses with those of `scripts/03_ddp.py` under the same changes. Both clip gradients; what has to go for the two to be equal?
+#
+# For compressed gradients DDP has **communication hooks**: `register_comm_hook(state, hook)` replaces the all-reduce of each bucket, and PowerSGD is among those that PyTorch brings. Exercise 10.11 writes one. In version 2.13 two things about the ready ones are worth knowing: [`wild/`](../wild/RESULTS.md) shows what a restart does to PowerSGD's memory, and a variant that never runs.
+#
+# With our own trainer each method is a word: `python -m course_lib train dp=4 across=2 local=25 outer=0.7:0.5`, or `lossy=power_sgd:4`, or `gossip=ring`. A run that is stopped goes on to the bit.
+#
+# ## What may I lose, where?
+
+# %%
+shown = ["all-reduce, halving-doubling", "gossip, one-peer exponential", "local, every 50", "top-1 %, all-gather"]
+shown += ["top-1 %, Double-Squeeze", "PowerSGD, rank 4"]
+viz.plot_wires([prices(64)[name] for name in shown], WIRES, computing_s=COMPUTING_S)
+
+# %% [markdown]
+# Left of the dashes an exchange is shorter than computing, and much of it can be hidden behind backward besides. On NVLink and InfiniBand *everything* lies left. There nothing on this page pays: you would lose accuracy for seconds that you do not have to wait.
+#
+# | where | what to lose | why |
+# | --- | --- | --- |
+# | inside a node, or on InfiniBand | nothing | the all-reduce is hidden already |
+# | on 10 Gbit/s | a little in each step: PowerSGD, or Double-Squeeze | factors of ten are needed, and data stay in step |
+# | between towns | meetings: DiLoCo, exact inside each cluster | latency counts as well, and only rare meetings save it |
+# | with stragglers, on equal wires | the wait for all: gossip | a slow rank holds up its neighbours only |
+# | where data differ between workers | as little time alone as possible, or tracking | drift |
+#
+# And the two towns? Meeting every 50 steps, the line is busy for 2.6 s<!-- =one_synchronisation(load_model("llama3_1_8b"), ranks=2)[6].seconds_a_step(BETWEEN_CITIES) --> a step on average. PowerSGD of rank 4 needs a quarter of a second, in each step, of which latency is the larger part.
+#
+# > **To keep.** Lose nothing where wires are fast. Between sites, meet rarely.
+#
+# ## The file behind this lesson
+#
+# [`course_lib/parallel/lossy/feedback.py`](../course_lib/parallel/lossy/feedback.py), about 100 lines, is your memory on real ranks. It adds messages of bytes, several parameters in one, and draws that a restart repeats. [`course_lib/training/kept.py`](../course_lib/training/kept.py) says what a checkpoint is when ranks differ on purpose.
+#
+# ## What still hurts
+#
+# Thirty-two GPUs in each house! Most people who come here have one, with 24 GB. Which bytes can *it* refuse to keep? That is lesson 11.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Questions
+#
+# **Next:** the [exercises](../exercises/release/10_less_talk.ipynb), then [lesson 11](11_memory_savers.ipynb).
+#
+# <details><summary>1. Four ranks keep a residual each, and two of them go on. What should each take?</summary>
+# The mean of two. Then the mean over all ranks is what it was, and with it what the run has still to send. Rank 0's for everybody would add one rank's debt twice, and lose the others'.
+# </details>
+#
+# <details><summary>2. Somebody's top-k run on 8 GPUs is as fast as data parallelism, and on 64 slower. Why?</summary>
+# Messages are gathered: each rank gets all the others', so bytes grow with the ranks, while an all-reduce of everything does not.
+# </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part can be read alone, once the cells above have run, and you can skip all of them.
+#
+# ## Late: a gradient of some steps ago
+#
+# Nobody waits, and whoever is done takes a step with the gradient that it has. By then the weights have moved. With a **staleness** of τ steps, on a bowl of curvature $h$, a step is $x_{t+1} = x_t - r h x_{t-\tau}$. It is stable only while $r h < 2 \sin\frac{\pi}{2(2\tau + 1)}$, which is about π/(2τ + 1): twice as late, half the learning rate.
+
+# %%
+for tau in (0, 1, 2, 4, 8):
+    limit = less.largest_rate(tau)
+    ends = [abs(less.stale_quadratic(tau, rate=share * limit, steps=2000)[-1]) for share in (0.95, 1.05)]
+    print(f"tau {tau}: stable below {limit:.3f}; at 0.95 and 1.05 of it: {ends[0]:.0e}, {ends[1]:.0e}")
+
+# %% [markdown]
+# ## Lying: when the mean trusts too much
+#
+# Among ten workers two send nonsense. A **median** of each number, a **trimmed mean** or **Krum**, which takes the one gradient that lies nearest to the others, do not follow them. All of these are called **Byzantine-robust**. But what do they cost when nobody lies?
+
+# %% varies="hundreds of steps of rounding differ between processors"
+print("data     attack          " + "".join(f"{rule:>14}" for rule in less.RULES))
+for apart in (False, True):
+    for attack in ("", "sign flip"):
+        losses = [
+            less.attacked(less.Workers(seeds=1, workers=10, batch=16, sorted_by_label=apart), rule, attack).loss
+            for rule in less.RULES
+        ]
+        print(f"{'sorted' if apart else 'mixed':8} {attack or 'none':15} " + "".join(f"{x:14.2f}" for x in losses))
+
+# %% [markdown]
+# Look at the third row: nobody attacks, but the workers' data differ. A robust rule takes honest minorities for liars, and Krum throws nine tenths of the data away. Robustness is bought with the assumption that honest workers resemble each other.
+#
+# ## The order in a published table
+#
+# The talk that this page grew from compares five compressed methods on CIFAR-10 by accuracy. [`wild/ORDERS.md`](../wild/ORDERS.md) has their order on our laboratory, with five seeds and the spread between them. In accuracy all but EF21 lie within each other's spread, there as here. In *loss* our runs do stand apart. Before you read an order out of a table, look at the spread.
+#
+# **EF21** lets each message bring an estimate of its gradient nearer, in place of a memory. In theory it is better than error feedback, and on gradients without noise it is. With mini-batches the estimate runs after a target that jumps, and needs a learning rate ten times smaller. **NEOLITHIC** follows each message by others of what it left out. Ours is built from its description, since we could not look its listing up.
+#
+# ## Decentralised training, in hours
+#
+# The same talk reports a step of ResNet-50 on 256 GPUs in 150 ms with gossip in place of 278 ms with a ring all-reduce, and BERT-Large in 30.4 in place of 59.02 hours. Of a step of 278 ms everything but the exchange must fit into the 150. So the exchange took at least 128 ms more, on a gradient of 0.1 GB: that is latency on a ring of 256, and stragglers. The factor depends on the number of nodes: the same tables have 0.95 on a few of them.
+#
+# ## A slip about O(n)
+#
+# The talk says that a ring all-reduce costs O(n), and some pages earlier that it needs less than 2M/B whatever n is. Both are right: latencies grow with n, and bytes do not. A sentence about cost has to say *which*.
+#
+# References: McMahan et al. 2017, *Communication-efficient learning of deep networks from decentralized data*; Stich 2019, *Local SGD converges fast and communicates little*; Douillard et al. 2023, *DiLoCo*; Alistarh et al. 2017, *QSGD*; Seide et al. 2014, *1-bit stochastic gradient descent*; Stich, Cordonnier and Jaggi 2018, *Sparsified SGD with memory*; Beznosikov et al. 2020, *On biased compression for distributed learning*; Tang et al. 2019, *DoubleSqueeze*; Vogels, Karimireddy and Jaggi 2019, *PowerSGD*; Richtárik et al. 2021, *EF21*; Huang et al. 2022, *NEOLITHIC*; Lian et al. 2017, *Can decentralized algorithms outperform centralized algorithms?*; Ying et al. 2021, *Exponential graph is provably efficient for decentralized deep training*; Blanchard et al. 2017, *Krum*.
