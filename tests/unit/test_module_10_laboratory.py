@@ -172,6 +172,18 @@ def test_tracking_finds_the_optimum_that_gossip_alone_misses():
     assert tracked.bytes_a_step == 2 * plain.bytes_a_step == 2 * 2 * 10 * 8
 
 
+def test_a_small_gap_leaves_models_apart_and_a_cycle_s_gap_says_less_than_it_seems():
+    """Workers pull in their own directions in every step, so what counts is how much one step brings together."""
+    apart = {
+        topology: less.gossip(less.Bowls(), topology, steps=400, rate=0.05, decays=False).settled_apart
+        for topology in less.TOPOLOGIES
+    }
+    assert apart["ring"] > 4 * apart["grid"] > 8 * apart["torus"] > 8 * apart["static_exponential"] > 0
+    assert apart["complete"] < 1e-20
+    assert less.spectral_gap(*less.mixing("one_peer_exponential", 16)) > less.spectral_gap(*less.mixing("torus", 16))
+    assert apart["one_peer_exponential"] > apart["torus"]
+
+
 def test_with_equal_curvatures_the_mean_of_gossip_is_psgd_s_on_every_topology():
     def last(topology):
         bowls = less.Bowls(workers=8, noise=1.0)
