@@ -219,6 +219,13 @@ def test_a_stale_gradient_converges_just_below_the_limit_and_not_above(staleness
     assert max(map(abs, above[-50:])) > 10
 
 
+def test_fresh_gradients_are_psgd_s_and_stale_ones_learn_less_at_a_large_rate():
+    fresh, old = (less.stale(less.Workers(seeds=2), staleness, steps=40, rate=1.0) for staleness in (0, 16))
+    plain = less.descend(less.Workers(seeds=2), less.psgd(), gradients=40, momentum=0.0)
+    assert fresh.losses == plain.losses
+    assert old.loss > fresh.loss + 0.05
+
+
 def test_a_staleness_of_two_has_the_golden_ratio_as_its_limit_and_none_is_descent():
     assert less.largest_rate(2) == pytest.approx((5**0.5 - 1) / 2)
     assert less.stale_quadratic(0, rate=0.1, steps=20)[-1] == pytest.approx(0.9**20)
