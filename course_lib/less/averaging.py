@@ -32,38 +32,35 @@ def local(problem: Problem, every: int, *, steps: int = 600, rate: float = 1.0, 
     models, watch = _of_each(problem), Watch(problem, steps)
     rates = _rates(rate, steps, decays)
     for step in range(steps):
-        watch.look(step, models.mean(1))
+        watch.look(step, models)
         models = models - rates(step) * problem.gradients(models)
         if (step + 1) % every == 0:
             models = models.mean(1, keepdim=True).expand_as(models)
     nbytes = summed_bytes(models.shape[-1] * models.element_size(), problem.workers) / every
-    return watch.ended(f"local, every {every}", steps, models.mean(1), nbytes)
+    return watch.ended(f"local, every {every}", steps, models, nbytes)
 
 
 def gossip(
     problem: Problem, topology: str, *, track: bool = False, steps: int = 600, rate: float = 1.0, decays: bool = True
 ) -> Run:
-    """Each worker descends, then averages its model with its neighbours'; the run's model is the mean of all.
+    """Each worker descends, then averages its model with its neighbours'; losses are those of the mean of all models.
 
     Raises: ValueError as `mixing`.
     """
     models, watch = _of_each(problem), Watch(problem, steps)
     matrices = [matrix.to(models.dtype) for matrix in mixing(topology, problem.workers)]
     rates = _rates(rate, steps, decays)
-    gradients = problem.gradients(models) if track else models
-    trackers = gradients  # at first each worker takes its own gradient for the mean
+    gradients = trackers = problem.gradients(models)  # at first each worker takes its own gradient for the mean
     for step in range(steps):
-        watch.look(step, models.mean(1))
+        watch.look(step, models)
         matrix = matrices[step % len(matrices)]
-        if track:
-            models = matrix @ (models - rates(step) * trackers)
-            new = problem.gradients(models)
-            trackers, gradients = matrix @ trackers + new - gradients, new
-        else:
-            models = matrix @ (models - rates(step) * problem.gradients(models))
+        models = matrix @ (models - rates(step) * trackers)
+        new = problem.gradients(models)
+        trackers = matrix @ trackers + new - gradients if track else new
+        gradients = new
     sends = sum(max(len(neighbours(matrix, rank).send_to) for rank in range(problem.workers)) for matrix in matrices)
     nbytes = (1 + track) * sends / len(matrices) * models.shape[-1] * models.element_size()
-    return watch.ended(f"gossip, {topology}" + ", tracking" * track, steps, models.mean(1), nbytes)
+    return watch.ended(f"gossip, {topology}" + ", tracking" * track, steps, models, nbytes)
 
 
 def _of_each(problem: Problem) -> Tensor:

@@ -1,8 +1,8 @@
 """Double-Squeeze and NEOLITHIC: compressed on the way to a server and on the way back, with a memory at both ends.
 
 There is no machine that serves. The gradient is cut into as many stretches as there are workers, and each worker serves
-one: it receives that stretch of all, compressed, and sends their mean to all, compressed. So an all-to-all and an
-all-gather move two messages of one stretch where an all-gather of whole messages moves as many as there are workers.
+one: it receives that stretch of all, compressed, and sends their mean to all, compressed. So a worker sends about twice
+its compressed gradient, where an all-gather of whole messages sends one to each other worker.
 
 NEOLITHIC sends `rounds` messages one after the other, each of what the ones before left out, and takes as many
 gradients into one exchange, so that it sends no more. It is built from a description: workers and servers both compress

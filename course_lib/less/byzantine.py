@@ -32,8 +32,9 @@ def aggregate(rule: str, gradients: Tensor, liars: int) -> Tensor:
         way_out = f"choose one of {', '.join(RULES)}"
         raise ValueError(four_parts("aggregate", f"rule={rule!r}", "not a known rule", way_out))
     if not 0 <= 2 * liars < workers - 2:
-        values, needs = f"{workers} workers, liars={liars}", "two more than half of the workers are honest"
-        raise ValueError(four_parts("aggregate", values, needs, f"choose liars <= {max(0, (workers - 3) // 2)}"))
+        values, needs = f"{workers} workers, liars={liars}", "honest workers outnumber liars by three"
+        way_out = f"give liars >= 0 and at least {2 * max(0, liars) + 3} workers"
+        raise ValueError(four_parts("aggregate", values, needs, way_out))
     return RULES[rule](gradients, liars)
 
 

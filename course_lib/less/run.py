@@ -25,6 +25,7 @@ class Run:
     bytes_a_step: float
     steps: tuple[int, ...]  # after how many
     losses: tuple[tuple[float, ...], ...]  # then, of each seed
+    apart: tuple[float, ...]  # then, the mean of |a worker's model - their mean|^2; 0 where all hold one model
     model: Tensor = field(repr=False, compare=False)  # the last, of all workers' models the mean: (seeds, size)
 
     @property
@@ -41,6 +42,11 @@ class Run:
     def spread(self) -> float:
         """The standard deviation of the last loss between the seeds; 0 of a single one."""
         return stdev(self.losses[-1]) if len(self.losses[-1]) > 1 else 0.0
+
+    @property
+    def settled_apart(self) -> float:
+        """How far the models are apart in the later half of the run, on average over its looks."""
+        return fmean(self.apart[len(self.apart) // 2 :])
 
 
 def steps_to(losses: Mapping[int, float], goal: float) -> float | None:
@@ -62,23 +68,33 @@ class Watch:
 
     def __init__(self, problem: Problem, steps: int) -> None:
         self._problem, self._every = problem, max(1, steps // _LOOKS)
-        self._seen: dict[int, tuple[float, ...]] = {}
+        self._losses: dict[int, tuple[float, ...]] = {}
+        self._apart: list[float] = []
 
-    def look(self, step: int, model: Tensor) -> None:
-        """The model after so many steps, if it is time. Shapes: (seeds, size)."""
+    def look(self, step: int, models: Tensor) -> None:
+        """What the workers hold after so many steps, if it is time. Shapes: (seeds, size) or (seeds, workers, size)."""
         if step % self._every == 0:
-            self._keep(step, model)
+            self._keep(step, models)
 
-    def ended(self, name: str, step: int, model: Tensor, bytes_a_step: float) -> Run:
-        """The run, with its last loss."""
-        self._keep(step, model)
+    def ended(self, name: str, step: int, models: Tensor, bytes_a_step: float) -> Run:
+        """The run, with its last loss. Shapes: as `look`."""
+        self._keep(step, models)
         return Run(
             name=name,
             bytes_a_step=bytes_a_step,
-            steps=tuple(self._seen),
-            losses=tuple(self._seen.values()),
-            model=model,
+            steps=tuple(self._losses),
+            losses=tuple(self._losses.values()),
+            apart=tuple(self._apart),
+            model=_mean(models),
         )
 
-    def _keep(self, step: int, model: Tensor) -> None:
-        self._seen[step] = tuple(self._problem.loss(model).tolist())
+    def _keep(self, step: int, models: Tensor) -> None:
+        mean = _mean(models)
+        self._losses[step] = tuple(self._problem.loss(mean).tolist())
+        each = models if models.dim() == 3 else mean[:, None]
+        self._apart.append((each - mean[:, None]).square().sum(-1).mean().item())
+
+
+def _mean(models: Tensor) -> Tensor:
+    """Of all workers' models. Shapes: -> (seeds, size)."""
+    return models.mean(1) if models.dim() == 3 else models

@@ -1,7 +1,7 @@
 """Asynchronous SGD: a step along a gradient that was right some steps ago.
 
 On f(x) = h/2 x^2 it is x_{t+1} = x_t - rate h x_{t-tau}. Its powers z^t solve z^{tau+1} = z^tau - rate h, and the
-first to reach the unit circle does so at the limit below: a staleness of tau costs a factor of about 2 tau + 1.
+first to reach the unit circle does so at the limit below, which falls as pi / (2 tau + 1).
 Source: Arjevani, Shamir and Srebro 2020, A Tight Convergence Analysis for SGD with Delayed Updates.
 """
 

@@ -122,7 +122,7 @@ def test_inside_a_node_nothing_is_to_be_won():
 
 def test_stretches_of_unlike_sizes_are_sent_as_they_are():
     cost = costs.double_squeeze_time([10, 20, 40])
-    assert cost.sent_bytes == (60 + 50, 50 + 30, 30 + 60)  # all but its own, then all but its right neighbour's
+    assert cost.sent_bytes == (60 + 20, 50 + 40, 30 + 80)  # all but its own, then its own to both others
     assert sum(cost.sent_bytes) == sum(cost.received_bytes)
     assert cost.steps == 4
     assert costs.double_squeeze_time([10]).total_bytes == 0

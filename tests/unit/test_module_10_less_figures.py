@@ -133,7 +133,11 @@ def test_opinions_move_from_where_they_began_to_where_gossip_leads():
     ("draw", "message"),
     [
         (lambda: three_prices({}), "plot_three_prices: 0 methods; .*; leave some out"),
-        (lambda: three_prices({"more": {0: 1.0}}), "plot_three_prices: no price of more; .*; give a Synchronisation"),
+        (lambda: three_prices({"all": {0: 1.0}}), "no look at all after its first step; .*; give losses by step"),
+        (
+            lambda: three_prices({"more": {0: 2.0, 9: 1.0}}),
+            "plot_three_prices: no price of more; .*; give a Synchronisation",
+        ),
         (lambda: viz.plot_wires([], LINKS, computing_s=1), "plot_wires: 0 methods, 4 wires; .*; give rows"),
         (lambda: viz.plot_drift([]), "plot_drift: 0 drifts; .*; give drift"),
         (lambda: viz.plot_residual(less.follow(less.top_k(1), torch.ones(61, 2), 0)), "61 steps; .*; follow fewer"),

@@ -17,9 +17,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from course_lib import viz
+from course_lib.config import LLAMA_3_1_8B
 from course_lib.costs import SweepPoint, comm_time
 from course_lib.costs.comm.fit import fit_alpha_beta
+from course_lib.costs.comm.less import one_synchronisation
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
+from course_lib.less.two_bowls import drift
 from course_lib.viz.ink.image import as_image
 from course_lib.viz.ink.style import CARD, MARGIN, PAGE_WIDTH, SHOWN_WIDTH
 from course_lib.viz.wires.holdings import OPERATIONS
@@ -90,6 +93,8 @@ FIGURES = {
         f"topology-{size}-{nodes}": lambda size=size, nodes=nodes: viz.plot_topology(size, nodes, NVLINK, INFINIBAND)
         for size, nodes in ((1, 4), (2, 2), (3, 3), (4, 1), (4, 2), (8, 1), (8, 4))
     },
+    "wires": lambda: viz.plot_wires(one_synchronisation(LLAMA_3_1_8B, ranks=8), [NVLINK, INFINIBAND], computing_s=1),
+    "bowls": lambda: viz.plot_drift([drift(every, steps=64) for every in (1, 8, 64)]),
 }
 
 
@@ -105,7 +110,7 @@ ONE_OF_EACH = [
         "bandwidth",
         "all-to-all",
     ),
-    *("fit", "cost-lines", "messages-4", "bars-all_reduce-4", "topology-4-2"),
+    *("fit", "cost-lines", "messages-4", "bars-all_reduce-4", "topology-4-2", "wires", "bowls"),
 ]
 
 

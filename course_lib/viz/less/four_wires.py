@@ -54,7 +54,7 @@ def plot_wires(rows: Sequence[Synchronisation], links: Sequence[Link], *, comput
 
 
 def _axis(chart: Axes, values: Sequence[float], rows: int) -> None:
-    """Every second decade of seconds along the foot, and a row for each method, the first at the top."""
+    """Decades of seconds along the foot, and a row for each method, the first at the top."""
     chart.set_xscale("log")
     chart.set_xlim(min(values) / 1.8, max(values) * 1.8)
     low, high = math.ceil(math.log10(min(values) / 1.8)), math.floor(math.log10(max(values) * 1.8))

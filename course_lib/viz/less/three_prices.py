@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -20,7 +21,6 @@ from course_lib.viz.ink.picture import Picture
 
 Losses = Mapping[str, Mapping[int, float]]  # by method, by step
 _LEFT, _GAP = style.MARGIN + 0.55, 0.5
-_HIGHEST = 2.0  # loss that is shown: before that all runs jump
 _TALL, _ROW = 2.5, 0.3  # inches: a chart, a line of the lists below
 _WIDTH = (style.PAGE_WIDTH - style.MARGIN - _LEFT - 2 * _GAP) / 3
 _HOUR_S = 3600.0
@@ -46,7 +46,7 @@ def plot_three_prices(
     """Each method's loss, by step, over what it has cost until then; below, in which order they reach the goal.
 
     Units: a step computes for `computing_s` seconds, then synchronises on the link, and nothing overlaps.
-    Raises: ValueError for no methods or too many, or one without its price.
+    Raises: ValueError for no methods or too many, or one without its price or its losses.
     """
     _check(losses, prices)
     three = [
@@ -79,6 +79,10 @@ def _check(losses: Losses, prices: Mapping[str, Synchronisation]) -> None:
     if not 1 <= len(losses) <= len(style.RUN_HUES):
         rule = f"this picture holds 1 to {len(style.RUN_HUES)} methods"
         raise ValueError(four_parts("plot_three_prices", f"{len(losses)} methods", rule, "leave some out"))
+    flat = [name for name, curve in losses.items() if not any(curve)]
+    if flat:
+        values, rule = f"no look at {', '.join(flat)} after its first step", "a curve has a price to stand over"
+        raise ValueError(four_parts("plot_three_prices", values, rule, "give losses by step"))
     lacking = [name for name in losses if name not in prices]
     if lacking:
         values, rule = f"no price of {', '.join(lacking)}", "every method that is drawn has one"
@@ -112,10 +116,16 @@ def _draw_curves(chart: Axes, losses: Losses, price: _Price, hues: Mapping[str, 
         chart.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         chart.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     draw_dashed(chart, {chart.get_xlim()[0]: goal, chart.get_xlim()[1]: goal})
-    chart.set_ylim(min(goal, *(min(curve.values()) for curve in losses.values())) - 0.05, _HIGHEST)
+    chart.set_ylim(0.95 * min(goal, *(min(curve.values()) for curve in losses.values())), _highest(losses, goal))
     charts.centre_on_ticks(chart)
     chart.set_xlabel(price.heading, labelpad=6)
     chart.tick_params(length=0, pad=6)
+
+
+def _highest(losses: Losses, goal: float) -> float:
+    """A little above where most runs are after their first steps, so that one that jumps does not flatten the rest."""
+    firsts = [next(loss for step, loss in curve.items() if step) for curve in losses.values()]
+    return 1.1 * max(median(firsts), goal)
 
 
 def _along(losses: Losses, price: _Price, goal: float) -> tuple[float, float]:
