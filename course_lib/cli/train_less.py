@@ -66,7 +66,7 @@ def check(values: Mapping[str, Any]) -> None:
         refuse(COMMAND, f"across={values['across']}", rule, way_out)
     _check_sharing(values, far[0])
     read_lossy(values["lossy"])
-    read_outer(values["outer"])
+    _read_outer(values["outer"])
     if values["gossip"] is not None:
         mixing(values["gossip"], _far_ranks(values))
 
@@ -118,7 +118,7 @@ def read_lossy(value: Any) -> Lossy | Compressor | None:
     return make(*map(float, numbers))
 
 
-def read_outer(value: Any) -> Nesterov | None:
+def _read_outer(value: Any) -> Nesterov | None:
     """The outer step, written rate:momentum.
 
     Raises: ValueError for something else.
@@ -137,7 +137,7 @@ def read_outer(value: Any) -> Nesterov | None:
 def techniques(values: Mapping[str, Any]) -> list[Technique]:
     """What lets copies have weights of their own, if anything does."""
     if values["local"] is not None:
-        return [local(values["local"], read_outer(values["outer"]))]
+        return [local(values["local"], _read_outer(values["outer"]))]
     return [gossip(values["gossip"])] if values["gossip"] is not None else []
 
 

@@ -9,7 +9,7 @@ from course_lib.less.compressor import Compressor
 from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
 from course_lib.parallel.lossy.feedback import compressed_mean
 
-BELIEVED, TOGETHER = "believed", "together"
+_BELIEVED, _TOGETHER = "believed", "together"
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class EF21:
 
     @property
     def rules(self) -> Mapping[str, Rule]:
-        return {ROUNDS: "apart", BELIEVED: "own", TOGETHER: "alike"}
+        return {ROUNDS: "apart", _BELIEVED: "own", _TOGETHER: "alike"}
 
     def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
         news = {}
         for name, gradient in gradients.items():
-            news[name] = gradient - memory.row(BELIEVED, name, gradient)
+            news[name] = gradient - memory.row(_BELIEVED, name, gradient)
         turns = {name: next_turn(memory, name) for name in gradients}
         means, sent = compressed_mean(self.compressor, news, talk, turns)
         found = {}
         for name, gradient in gradients.items():
-            memory.keep(BELIEVED, name, memory.kinds[BELIEVED][name] + sent[name])
-            before = memory.row(TOGETHER, name, gradient)
+            memory.keep(_BELIEVED, name, memory.kinds[_BELIEVED][name] + sent[name])
+            before = memory.row(_TOGETHER, name, gradient)
             found[name] = before + means[name]
-            memory.keep(TOGETHER, name, found[name])
+            memory.keep(_TOGETHER, name, found[name])
         return found

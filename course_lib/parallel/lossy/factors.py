@@ -12,7 +12,7 @@ from course_lib.less.low_rank import first_directions, orthonormal
 from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
 from course_lib.parallel.lossy.feedback import RESIDUAL
 
-DIRECTIONS = "directions"
+_DIRECTIONS = "directions"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PowerSGD:
 
     @property
     def rules(self) -> Mapping[str, Rule]:
-        kept: dict[str, Rule] = {ROUNDS: "apart", DIRECTIONS: "apart"}
+        kept: dict[str, Rule] = {ROUNDS: "apart", _DIRECTIONS: "apart"}
         return kept | ({RESIDUAL: "own"} if self.remembers else {})
 
     def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
@@ -59,7 +59,7 @@ class PowerSGD:
         for name, mean in zip(rights, talk.mean([*map(torch.flatten, rights.values())]), strict=True):
             right = mean.view_as(rights[name])
             found[name] = (lefts[name] @ right.T).flatten()
-            memory.keep(DIRECTIONS, name, right)
+            memory.keep(_DIRECTIONS, name, right)
             if self.remembers:
                 memory.keep(RESIDUAL, name, matrices[name].flatten() - found[name])
         return found
@@ -72,4 +72,4 @@ class PowerSGD:
             draws = talk.draws(name, turn, alike=True)
             return first_directions((len(matrix), matrix.shape[1]), self.rank, draws).to(matrix)
 
-        return memory.of(DIRECTIONS, name, drawn) if self.warm else drawn()
+        return memory.of(_DIRECTIONS, name, drawn) if self.warm else drawn()

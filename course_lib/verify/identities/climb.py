@@ -180,6 +180,11 @@ def _of_trainings() -> Iterator[Identity]:
             found=partial(trained.goes_on, (replicate(lossy=method),)),
             limit=_BIT,
         )
+    yield Identity(
+        claim="after each step all ranks have the same weights",
+        found=lambda: trained.ranks_equal((replicate(lossy=lossy["factors"]),)),
+        limit=_BIT,
+    )
     for title, technique in {"local": local(3, Nesterov()), "gossip": gossip("ring", track=True)}.items():
         yield Identity(
             claim=f"stopped and gone on = uninterrupted: {title}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-ROUNDED = 1e-12  # sums of a few float64 numbers in another order
+_ROUNDED = 1e-12  # sums of a few float64 numbers in another order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,4 +14,4 @@ class Identity:
 
     claim: str
     found: Callable[[], float]
-    limit: float = ROUNDED
+    limit: float = _ROUNDED
