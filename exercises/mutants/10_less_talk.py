@@ -1,0 +1,54 @@
+"""Plausible wrong answers to the exercises of module 10, each with the level that must reject it and why.
+
+A dict is an edit: the exercise's solution, with pieces of its text changed. Not for learners: it comes close to the
+solutions. Slips stand in the exercises themselves.
+"""
+
+from __future__ import annotations
+
+WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
+HANGS = {}  # those that end by their time limit
+
+# 10.6 ------------------------------------------------------------------------------------------------------------
+
+SORTED, LEFT = ".abs().sort(descending=True, stable=True).indices[:k]", "left[places] = 0"
+PLACES_SENT = "return values, places.to(torch.int32)"
+
+WRONG["10.6", "one"] = {
+    "so many numbers are sent as divide evenly": {"math.ceil(due.numel() / self.one_in)": "due.numel() // self.one_in"},
+    "the largest ones with their signs": {SORTED: SORTED.replace(".abs()", "")},
+    "the places are torch.int64, and torch.int32 is asked": {PLACES_SENT: "return values, places"},
+    "send() returned Tensor, not two tensors: values and places": {PLACES_SENT: "return values"},
+    "kept['a'] is NoneType after send()": {"self.kept[name] = left": "self.kept[name + 'x'] = left"},
+    "what is kept: shape (18,), expected (19,)": {
+        "left = due.flatten().clone()": "left = due.flatten().clone()[:-1]",
+        LEFT: "left[places.clamp(max=len(left) - 1)] = 0",
+        "left.view(due.shape)": "left",
+    },
+    "the gradient that was given is overwritten": {
+        "due = gradient + self.kept.get(name, 0)": "due = gradient.add_(self.kept.get(name, 0))",
+        "left = due.flatten().clone()": "left = due.flatten()",
+    },
+    "there are 1 value and 5 places": {"values = due.flatten()[places]": "values = due.flatten()[places][:1]"},
+    "1 number sent, and 5 is right": {"[:k]": "[:1]"},
+    "the memory is empty after each step": {LEFT: "left[:] = 0"},
+    "agrees up to rounding, and not to the bit": {
+        "left.view(due.shape)": "(left.double() * 3).float().view(due.shape) / 3",
+    },
+    "values is not right: number 0": {"values = due.flatten()[places]": "values = 2 * due.flatten()[places]"},
+}
+WRONG["10.6", "memory"] = {
+    "the memory does not help to choose": {f"due.flatten(){SORTED}": f"gradient.flatten(){SORTED}"},
+    "parameters of one shape share a memory": {
+        "self.kept.get(name, 0)": "self.kept.get(gradient.shape, 0)",
+        "self.kept[name] = left": "self.kept[name] = self.kept[gradient.shape] = left",
+    },
+}
+WRONG["10.6", "mean"] = {
+    "a place that several ranks have sent has the last one's number alone": {
+        "total.index_add_(0, places, values)": "total[places.long()] = values"
+    },
+    "that is the sum over the ranks": {"(total / len(messages))": "total"},
+    "mean() returned NoneType, not a tensor": {"return (total / len(messages)).view(shape)": "total /= len(messages)"},
+    "the mean: shape (15,), expected (3, 5)": {".view(shape)": ""},
+}

@@ -1,0 +1,102 @@
+# %% [markdown]
+# # Exercises 10: less talk
+#
+# [Lesson 10](../../notebooks/10_less_talk.ipynb) asked what a gradient may lose before the model notices, because two clusters were joined by a
+# slow wire. Here you write the ways to send less, and prove of each what it promises. Two exercises are files of your own, without this course.
+# If you have two hours, do 10.1, 10.6 and 10.4.
+
+# %% [markdown]
+# ## How to work
+#
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("10.2", ...)`, runs what you wrote in a
+# **process of its own**, or on up to four, and compares it with what the course computes. Then it tells you what it has seen. A hang, a
+# crash or an endless loop ends after some seconds and costs nothing but that check.
+#
+# Are you stuck? `hint("10.2")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
+#
+# What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
+# that they change.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
+#
+# In a graded copy `GRADE_SEED` is not 0. Where numbers are asked, you start from other ones there, and your cell is run once more with
+# yet others. So write formulas, and not what they come to. The first line of such a cell takes its numbers out of what is given.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+# Setup: run this cell first; it takes some seconds to load what this page needs
+import math
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.checks import check, given, hint, save_script
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %% [markdown]
+# ## 10.6
+#
+# *Write · medium · core · 35 minutes.* **You learn** to send one number in a hundred, and to lose none of the others.
+#
+# Most numbers of a gradient are small. So let a rank send only the largest ones, its **top-k**, and their places with them. On its own that
+# can go wrong for ever, because a number that is never among the largest is never heard of. The cure is a **memory**: what was not sent is
+# kept, and added to the next gradient. In the literature it is called **error feedback**.
+#
+# ```text
+#              gradient               kept before             due                     sent          kept
+# step 1       5   1  -2   0     +    0   0   0   0     =     5   1  -2   0    ──►    5 at 0        0   1  -2   0
+# step 2       1   1  -2   1     +    0   1  -2   0     =     1   2  -4   1    ──►   -4 at 2        1   2   0   1
+# ```
+#
+# The -2 at place 2 was too small to go in step 1. In step 2 it has become a -4, and goes. Whatever the gradients are, what is sent and what
+# is kept are together what there was.
+
+# %% [markdown]
+# Write the three parts:
+#
+# - `send` gets a parameter's name and its gradient, of any shape. It returns two flat tensors: the values that are sent, and their places in
+#   `gradient.flatten()`, as int32. One number in `one_in` is sent, rounded up. The largest ones are those of the largest size, signs aside.
+#   Of numbers of the same size those that stand first go first.
+# - `kept` is a dict. After `send` it has under the parameter's name what is kept, in the gradient's shape. Each name has its own memory, since
+#   parameters may come in another order in the next step.
+# - `mean` gets the messages of all ranks for one parameter, pairs as `send` returns them, and the shape. It returns the mean over the ranks. A
+#   rank that has not sent a place counts there with 0: what it has is in its memory.
+#
+# **Target:** what is sent and what is kept are to the bit the gradient and what was kept before. The gradient that you are given stays as it is.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class TopK:
+    def __init__(self, one_in):
+        self.one_in, self.kept = one_in, {}
+
+    def send(self, name, gradient):
+        """Return two flat tensors: the values that are sent, and their places, int32."""
+        ### BEGIN SOLUTION
+        due = gradient + self.kept.get(name, 0)
+        k = math.ceil(due.numel() / self.one_in)
+        places = due.flatten().abs().sort(descending=True, stable=True).indices[:k]
+        values = due.flatten()[places]
+        left = due.flatten().clone()
+        left[places] = 0
+        self.kept[name] = left.view(due.shape)
+        return values, places.to(torch.int32)
+        ### END SOLUTION
+
+    def mean(self, messages, shape):
+        """Return the mean over the ranks, as a tensor of this shape.
+
+        messages: of each rank a pair, values and places.
+        """
+        ### BEGIN SOLUTION
+        total = torch.zeros(math.prod(shape), dtype=messages[0][0].dtype)
+        for values, places in messages:
+            total.index_add_(0, places, values)
+        return (total / len(messages)).view(shape)
+        ### END SOLUTION
+
+
+check("10.6", TopK)
+# hint("10.6")
