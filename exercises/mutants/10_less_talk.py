@@ -9,6 +9,54 @@ from __future__ import annotations
 WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
 HANGS = {}  # those that end by their time limit
 
+# 10.3 ------------------------------------------------------------------------------------------------------------
+
+MIXED, BEGUN = (
+    "        mine = matrix[rank, rank] * mine\n",
+    "        waiting = [dist.isend(mine, taker) for taker in takers]\n",
+)
+ADDED = "            mine = mine + matrix[rank, giver] * came[giver]\n"
+
+WRONG["10.3", "ring"] = {
+    "there is no answer-1.pt": {"    torch.save(": "    rank or torch.save("},
+    "answer-0.pt is to hold a tensor": {"torch.save(mine,": "torch.save([mine],"},
+    "its own row": {"torch.save(mine,": "torch.save(mine.float(),"},
+    "all ranks have what they began with": {"torch.save(mine,": 'torch.save(task["values"][rank].clone(),'},
+    "one step is done": {'for matrix in task["mixing"]:': 'for matrix in task["mixing"][:1]:'},
+    "neighbours count alike": {
+        MIXED: "        mine = mine / (1 + len(givers))\n",
+        ADDED: "            mine = mine + came[giver] / (1 + len(givers))\n",
+    },
+    "what a rank has itself is missing": {MIXED: "        mine = 0 * mine\n"},
+    "what a rank has itself counts in full": {MIXED: ""},
+    "4 processes: each neighbour is mixed into what the one before it has left": {
+        MIXED: "",
+        ADDED: "            mine = mine + matrix[rank, giver] * (came[giver] - mine)\n",
+    },
+    "rank 0's numbers": {ADDED: ADDED.replace("matrix[rank, giver]", "2 * matrix[rank, giver]")},
+    "neighbours alone talk to each other here": {
+        "    torch.save(mine,": "    dist.all_reduce(mine.clone())\n    torch.save(mine,"
+    },
+    "values right, but rank 0 sends 384 B, and 192 B are right": {
+        "            one.wait()\n": (
+            "            one.wait()\n        again = [dist.isend(mine, taker) for taker in takers]\n"
+            "        again += [dist.irecv(came[giver], giver) for giver in givers]\n"
+            "        for one in again:\n            one.wait()\n"
+        )
+    },
+}
+WRONG["10.3", "others"] = {
+    "each step is done by the first matrix": {
+        'for matrix in task["mixing"]:': 'for matrix in task["mixing"][:1] * len(task["mixing"]):'
+    },
+    "the matrix is read by columns": {'for matrix in task["mixing"]:': 'for matrix in [m.T for m in task["mixing"]]:'},
+}
+HANGS["10.3", "ring"] = {
+    "a hang: ranks 0, 1 had not ended": {
+        BEGUN: "        for taker in takers:\n            dist.send(mine, taker)\n        waiting = []\n"
+    },
+}
+
 # 10.6 ------------------------------------------------------------------------------------------------------------
 
 SORTED, LEFT = ".abs().sort(descending=True, stable=True).indices[:k]", "left[places] = 0"

@@ -36,6 +36,82 @@ from course_lib.checks import check, given, hint, save_script
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
 # %% [markdown]
+# ## 10.3
+#
+# *Own file · medium · core · 35 minutes.* **You learn** to let neighbours talk to each other without anybody waiting for ever.
+#
+# In **gossip** nobody waits for all. In each step a rank sends what it has to a few neighbours, and mixes what it gets from them into its own.
+# Who takes from whom, and how much, stands in the mixing matrix:
+#
+# ```text
+#              from 0   from 1   from 2   from 3
+# rank 0        0.6      0.2      0        0.2           new 0  =  0.6 · old 0  +  0.2 · old 1  +  0.2 · old 3
+# rank 1        0.2      0.5      0.3      0
+# rank 2        0        0.3      0.4      0.3           no weight, no message: 0 and 2 do not talk
+# rank 3        0.2      0        0.3      0.5
+# ```
+#
+# Row i has the weights with which rank i takes. A matrix need not be symmetric: then a rank gives to others than it takes from.
+
+# %% [markdown]
+# Here lies a trap. If all ranks first send and then receive, all of them may wait until somebody takes their message, and nobody does. This
+# is a **deadlock**.
+#
+# Write a script for `torchrun`. The check starts it on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `values` | a row for each rank, float64: what it has at the beginning |
+# | `mixing` | a list of matrices, one for each step, in order |
+#
+# Each rank takes its row and mixes once with each matrix. All weights belong to what the ranks had before the step. In the end it saves its row as
+# `answer-0.pt`, `answer-1.pt` and so on.
+#
+# **Target:** the rows that the matrices give, one after the other. A rank sends one message for each weight that another rank has on what
+# it has, and nothing else travels. Then the mean of all ranks stays what it was, as often as they mix.
+#
+# To start it yourself, run `save_script("10.3", gossip)`.
+
+# %% nbgrader={"grade": false, "grade_id": "10-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+gossip = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    mine = task["values"][rank].clone()
+    ### BEGIN SOLUTION
+    others = [other for other in range(ranks) if other != rank]
+    for matrix in task["mixing"]:
+        givers = [other for other in others if matrix[rank, other] != 0]
+        takers = [other for other in others if matrix[other, rank] != 0]
+        came = {giver: torch.empty_like(mine) for giver in givers}
+        waiting = [dist.isend(mine, taker) for taker in takers]
+        waiting += [dist.irecv(came[giver], giver) for giver in givers]
+        for one in waiting:
+            one.wait()
+        mine = matrix[rank, rank] * mine
+        for giver in givers:
+            mine = mine + matrix[rank, giver] * came[giver]
+    torch.save(mine, f"{folder}/answer-{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("10.3", gossip)
+# hint("10.3")
+
+# %% [markdown]
 # ## 10.6
 #
 # *Write · medium · core · 35 minutes.* **You learn** to send one number in a hundred, and to lose none of the others.
