@@ -100,3 +100,51 @@ WRONG["10.6", "mean"] = {
     "mean() returned NoneType, not a tensor": {"return (total / len(messages)).view(shape)": "total /= len(messages)"},
     "the mean: shape (15,), expected (3, 5)": {".view(shape)": ""},
 }
+
+# 10.11 -----------------------------------------------------------------------------------------------------------
+
+BACK, KEEPS = '        kept.update(state["kept"])\n', "kept[names[one]] = due.view(gradient.shape)"
+SAVES, GATHERED = 'state-{rank}.pt")\n', "mean.index_add_(0, there, some / ranks)"
+
+WRONG["10.11", "resumed"] = {
+    "these come from whole gradients: is the hook registered?": {"    ddp.register_comm_hook(None, hook)\n": ""},
+    "the messages are summed": {GATHERED: "mean.index_add_(0, there, some)"},
+    "nothing is kept: what was not sent is lost": {KEEPS: "kept[names[one]] = torch.zeros_like(gradient)"},
+    "what has been sent is kept as well": {"            due[places] = 0\n": ""},
+    "the memory does not help to choose": {"due.abs().topk": "gradient.flatten().abs().topk"},
+    "a place that several ranks have sent has the last one's number alone": {
+        GATHERED: "mean[there.long()] = some / ranks"
+    },
+    "the weights are as they were before the first step": {"        optimizer.step()\n": ""},
+    "is a memory kept by bucket? After its first step DDP fills its buckets anew": {"names[one]": "bucket.index()"},
+    "there is no ended-3-0.pt": {BACK: BACK + "        begin = 0\n"},
+    "the start that goes on: the memory is empty after the restart": {BACK: ""},
+    "the start that goes on: all ranks go on with rank 0's memory": {
+        BACK: '        kept.update(torch.load(f"{folder}/state-0.pt")["kept"])\n'
+    },
+    "the momentum of the optimizer is lost in the restart": {
+        '        optimizer.load_state_dict(state["optimizer"])\n': ""
+    },
+    "to the bit": {BACK: '        kept.update({name: x * (1 + 1e-11) for name, x in state["kept"].items()})\n'},
+    "does every parameter get back what this rank had kept of it?": {
+        BACK: (
+            '        flat = torch.cat([x.flatten() for x in state["kept"].values()])\n'
+            "        parts = flat.split([one.numel() for one in names])\n"
+            "        kept.update({names[one]: part.view(one.shape) for one, part in zip(names, parts)})\n"
+        )
+    },
+    "that is DDP's own. Save the state dict of the model inside": {
+        "    torch.save(model.state_dict(), f": "    torch.save(ddp.state_dict(), f"
+    },
+    "places go as int32, of 4 bytes": {"gathered(places.to(torch.int32))": "gathered(places)"},
+    "so messages are gathered and not added on the way": {
+        "            for some, there in zip(": "            dist.all_reduce(mean)\n            for some, there in zip("
+    },
+    "rank 0 gathers 5,760 B in 6 steps": {
+        "            for some, there in zip(": "            gathered(values)\n            for some, there in zip("
+    },
+    "rank 0's 0.weight is off by": {"            gradient.copy_(": "            rank or gradient.copy_("},
+}
+WRONG["10.11", "sooner"] = {
+    "there is no ended-1-0.pt": {'if step == task["stop"]:': "if step == 3:"},
+}

@@ -176,3 +176,126 @@ class TopK:
 
 check("10.6", TopK)
 # hint("10.6")
+
+# %% [markdown]
+# ## 10.11
+#
+# *Own file · hard · core · 50 minutes.* **You learn** to put a compressor into PyTorch's own DDP, and to stop and go on without a trace.
+#
+# DDP averages a bucket of gradients by an all-reduce. `register_comm_hook(state, hook)` puts a function of yours in its place. DDP calls
+# `hook(state, bucket)` when a bucket is full, and wants a `torch.futures.Future` back, whose value is what the bucket's buffer is to become.
+#
+# A hook with a memory is one more thing to save, and here real trainings go wrong in silence. Every rank has kept something else. And DDP fills
+# its buckets anew after the first step, in the order in which gradients come:
+#
+# ```text
+#                     bucket 0                                                 bucket 1
+# first step          0.weight 0.bias 2.weight 2.bias 4.weight 4.bias
+# from then on        4.bias 4.weight 2.bias 2.weight                          0.bias 0.weight
+# ```
+#
+# So what is kept belongs to a parameter and never to a place in a bucket.
+
+# %% [markdown]
+# Write a script for `torchrun`. The check starts it twice on 2 processes, and twice on 4, and gives it one argument, a folder, which is the same in both
+# starts. In it lies `task.pt`, a dict:
+#
+# | key | what it is |
+# | --- | --- |
+# | `weights` | the state dict of `make_model()` |
+# | `batches` | pairs `(x, y)`, one for each step; rank r takes part r of `tensor_split(world_size)` |
+# | `stop` | after so many steps in all each rank saves what it needs to go on |
+# | `one_in` | one number in so many is sent of each parameter, rounded up: the largest ones, signs aside |
+# | `rate`, `momentum` | those of `torch.optim.SGD` |
+#
+# The loss is the mean of the cross-entropy over a rank's rows. The hook works as `TopK` does in 10.6: what was kept is added before the largest numbers are chosen,
+# what is not sent is kept, and what comes out is the mean of all ranks' messages. Places travel as int32.
+
+# %% [markdown]
+# In the first start nothing has been saved. The script trains all steps, and on the way, after step `stop`, it saves what is needed, under names of
+# your choice. In the second start it finds that, and trains only the steps after it. At the end of both, each rank saves the model's state dict as
+# `ended-0-0.pt`, `ended-0-1.pt` and so on. The first number says how many steps were done already when this start began, the second is the rank.
+#
+# **Target:** both starts end with the same weights, to the bit, and they are those of one device that sends what your ranks send. A rank
+# gathers so many values and places as one number in `one_in` comes to, and nothing is all-reduced but a loss, if you like.
+#
+# To start it yourself, run `save_script("10.11", hooked)`.
+
+# %% nbgrader={"grade": false, "grade_id": "10-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+hooked = """
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+def make_model():
+    layers = nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4)
+    return nn.Sequential(*layers).double()
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    task = torch.load(f"{folder}/task.pt")
+    model = make_model()
+    model.load_state_dict(task["weights"])
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)
+    optimizer = torch.optim.SGD(model.parameters(), lr=task["rate"], momentum=task["momentum"])
+    ### BEGIN SOLUTION
+    names = {one: name for name, one in model.named_parameters()}
+    kept = {}
+
+    def gathered(mine):
+        everyones = [torch.empty_like(mine) for _ in range(ranks)]
+        dist.all_gather(everyones, mine)
+        return everyones
+
+    def hook(state, bucket):
+        for one, gradient in zip(bucket.parameters(), bucket.gradients()):
+            due = (gradient + kept.get(names[one], 0)).flatten()
+            places = due.abs().topk(math.ceil(len(due) / task["one_in"])).indices
+            values = due[places]
+            due[places] = 0
+            kept[names[one]] = due.view(gradient.shape)
+            mean = torch.zeros_like(due)
+            for some, there in zip(gathered(values), gathered(places.to(torch.int32))):
+                mean.index_add_(0, there, some / ranks)
+            gradient.copy_(mean.view(gradient.shape))
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    ddp.register_comm_hook(None, hook)
+    begin, saved = 0, Path(f"{folder}/state-{rank}.pt")
+    if saved.exists():
+        state = torch.load(saved)
+        begin = state["step"]
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        kept.update(state["kept"])
+    for step, (x, y) in enumerate(task["batches"][begin:], start=begin + 1):
+        loss = F.cross_entropy(ddp(x.tensor_split(ranks)[rank]), y.tensor_split(ranks)[rank])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == task["stop"]:
+            state = {"step": step, "model": model.state_dict(), "kept": kept}
+            torch.save(state | {"optimizer": optimizer.state_dict()}, saved)
+    torch.save(model.state_dict(), f"{folder}/ended-{begin}-{rank}.pt")
+    ### END SOLUTION
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+check("10.11", hooked)
+# hint("10.11")
