@@ -128,7 +128,7 @@ WRONG["10.11", "resumed"] = {
     "to the bit": {BACK: '        kept.update({name: x * (1 + 1e-11) for name, x in state["kept"].items()})\n'},
     "does every parameter get back what this rank had kept of it?": {
         BACK: (
-            '        flat = torch.cat([x.flatten() for x in state["kept"].values()])\n'
+            '        flat = torch.cat([x.flatten() for x in reversed(state["kept"].values())])\n'
             "        parts = flat.split([one.numel() for one in names])\n"
             "        kept.update({names[one]: part.view(one.shape) for one, part in zip(names, parts)})\n"
         )

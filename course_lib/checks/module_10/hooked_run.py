@@ -64,7 +64,7 @@ def run(task: Mapping[str, Any], ranks: int, *, mistake: str = "") -> Weights:
             for name, one in model.named_parameters():
                 before = state.momentum.get(name)
                 state.momentum[name] = gradients[name] + (0 if before is None else task["momentum"] * before)
-                one -= task["rate"] * state.momentum[name]
+                one.sub_(task["rate"] * state.momentum[name])
     return {name: one.detach() for name, one in model.named_parameters()}
 
 

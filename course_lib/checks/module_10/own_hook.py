@@ -1,4 +1,4 @@
-"""10.11: a communication hook of DDP in plain PyTorch, top-k with a memory, that goes on after a stop as if none was."""
+"""10.11: a hook of DDP in plain PyTorch, top-k with a memory, that goes on after a stop as if there had been none."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ _HOOK = ScriptExercise(
     task=_task,
     verdict=_verdict,
     errors={
-        "must match the size": "is a memory kept by bucket? After its first step DDP fills its buckets anew, so keep it "
-        "by name",
+        "must match the size": "is a memory kept by bucket? After its first step DDP fills its buckets anew, so keep "
+        "it by name",
     },
     levels={
         "resumed": Level(
@@ -152,7 +152,7 @@ _HOOK = ScriptExercise(
         "memory under its name. All ranks send equally many numbers, so dist.all_gather takes values and places.",
         "A gradient of the bucket is a view of its buffer: gradient.copy_(mean) puts the mean there. At the end: "
         "future = torch.futures.Future(), future.set_result(bucket.buffer()), and return the future.",
-        "At the stop each rank saves under a name of its own: the step, model.state_dict(), optimizer.state_dict(), and "
-        "the memory. If that file is there at the start, load all of it and go on at its step.",
+        "At the stop each rank saves under a name of its own: the step, model.state_dict(), optimizer.state_dict(), "
+        "and the memory. If that file is there at the start, load all of it and go on at its step.",
     ),
 )
