@@ -57,6 +57,40 @@ HANGS["10.3", "ring"] = {
     },
 }
 
+# 10.5 ------------------------------------------------------------------------------------------------------------
+
+THROWN, BACK_AGAIN = (
+    "return (steps * v.sign()).to(torch.int8), norms",
+    "norms.repeat_interleave(self.bucket)[: len(steps)]",
+)
+
+WRONG["10.5", "thrown"] = {
+    "encode() returned Tensor, not two tensors: steps and norms": {THROWN: THROWN.removesuffix(", norms")},
+    "the steps are torch.float64, and torch.int8 is asked": {".to(torch.int8)": ""},
+    "the signs are lost": {"steps * v.sign()": "steps"},
+    "steps are rounded to the nearest": {"low + (dice < shares - low)": "shares.round()"},
+    "the dice are upside down": {"dice < shares": "dice > shares"},
+    "encode() has written into what it was given": {THROWN: "v.zero_()\n        " + THROWN},
+    "a step is the norm divided by `levels`": {" / self.levels\n": "\n"},
+    "repeat_interleave, not repeat": {"repeat_interleave": "repeat"},
+    "the norms: shape (3, 1), expected (3,)": {THROWN: "return (steps * v.sign()).to(torch.int8), norms.unsqueeze(-1)"},
+    "the norms are exactly 2.0 x the reference": {"rows.norm(dim=1)": "2 * rows.norm(dim=1)"},
+    "the steps are wrong at": {THROWN: "return (-steps * v.sign()).to(torch.int8), norms"},
+}
+WRONG["10.5", "unbiased"] = {
+    "the steps are wrong at": {"dice < shares - low": "dice * 0.999 < shares - low"},
+}
+WRONG["10.5", "edges"] = {
+    "21 numbers in buckets of 8, 4 levels: ": {"F.pad(v, (0, -len(v) % self.bucket))": "v"},
+    "3 numbers in buckets of 64, 4 levels: ": {"-len(v) % self.bucket": "-len(v) % min(self.bucket, 21)"},
+}
+WRONG["10.5", "variance"] = {
+    "variance() returned NoneType, not a number": {"return squares.sum()": "squares.sum()"},
+    "that is in steps": {"(norms / self.levels).square().unsqueeze(-1) * ": ""},
+    "that is relative to the square of v's norm": {"squares.sum()": "(squares.sum() / v.square().sum())"},
+    "exactly 2.0 x it": {"squares.sum()": "(2 * squares.sum())"},
+}
+
 # 10.6 ------------------------------------------------------------------------------------------------------------
 
 SORTED, LEFT = ".abs().sort(descending=True, stable=True).indices[:k]", "left[places] = 0"

@@ -29,6 +29,7 @@ import math
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional as F
 
 from course_lib import comm
 from course_lib.checks import check, given, hint, save_script
@@ -110,6 +111,76 @@ if __name__ == "__main__":
 
 check("10.3", gossip)
 # hint("10.3")
+
+# %% [markdown]
+# ## 10.5
+#
+# *Write · medium · core · 35 minutes.* **You learn** to round with dice, so that what is sent is wrong each time and right on average.
+#
+# **QSGD** writes a gradient in few bits. It cuts the numbers into buckets. A bucket has a norm, the root of its sum of squares, and between 0 and
+# the norm there are `levels` steps. Each number is sent as the number of a step, with its sign. A number that lies between two steps throws a die:
+#
+# ```text
+#              0          0.25         0.5    0.6      0.75          1          norm 1, levels 4
+#              |            |           |      x         |           |
+# step         0            1           2                3           4
+#
+# 0.6 is 2.4 steps long, and 0.4 is its fraction:    up to 3 in 4 of 10 throws, down to 2 in 6
+#                                                     0.4 · 0.75  +  0.6 · 0.5  =  0.6
+# ```
+#
+# On average over the dice nothing is lost, so a gradient that is sent in this way is called **unbiased**. What grows is its variance.
+
+# %% [markdown]
+# `v` is a flat tensor, and `dice` has a number from 0 up to 1 for each of v's. A number goes up if its die is below its fraction. The last
+# bucket may be shorter, and a bucket of zeros has the norm 0 and steps of 0.
+#
+# **Target:**
+#
+# - `encode` gives two tensors: the steps with their signs, int8 and as many as `v` has numbers, and one norm for each bucket.
+# - `decode` gives the numbers back for which they stand.
+# - `variance` gives one number: the squared error that `decode` has, summed over all numbers of `v`, as it is on average over all dice. Nothing
+#   has to be thrown for it.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Quantiser:
+    def __init__(self, levels, bucket):
+        self.levels, self.bucket = levels, bucket
+
+    def encode(self, v, dice):
+        """Return two tensors: the steps, int8, and the norms."""
+        ### BEGIN SOLUTION
+        shares, norms = self.in_steps(v)
+        shares = shares.flatten()[: len(v)]
+        low = shares.floor()
+        steps = low + (dice < shares - low)
+        return (steps * v.sign()).to(torch.int8), norms
+
+    def in_steps(self, v):
+        rows = F.pad(v, (0, -len(v) % self.bucket)).view(-1, self.bucket)
+        norms = rows.norm(dim=1)
+        return rows.abs() / torch.where(norms > 0, norms, 1.0).unsqueeze(-1) * self.levels, norms
+        ### END SOLUTION
+
+    def decode(self, steps, norms):
+        """Return the numbers, flat."""
+        ### BEGIN SOLUTION
+        return steps * norms.repeat_interleave(self.bucket)[: len(steps)] / self.levels
+        ### END SOLUTION
+
+    def variance(self, v):
+        """Return the squared error of all numbers together, on average over all dice."""
+        ### BEGIN SOLUTION
+        shares, norms = self.in_steps(v)
+        fractions = shares - shares.floor()
+        squares = (norms / self.levels).square().unsqueeze(-1) * fractions * (1 - fractions)
+        return squares.sum().item()
+        ### END SOLUTION
+
+
+check("10.5", Quantiser)
+# hint("10.5")
 
 # %% [markdown]
 # ## 10.6
@@ -229,8 +300,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn import functional as F
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
