@@ -9,6 +9,34 @@ from __future__ import annotations
 WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
 HANGS = {}  # those that end by their time limit
 
+# 10.2 ------------------------------------------------------------------------------------------------------------
+
+WEIGHT, GAP = "1 / (1 + max(degrees[i], degrees[j]))", "return W, 1 - others.abs().max().item()"
+OWN = "    W += (1 - W.sum(1)).diag()\n"
+
+WRONG["10.2", "matrix"] = {
+    "returned Tensor, not two things: the matrix and the gap": {GAP: "return W"},
+    "each rank takes the plain mean of itself and its neighbours": {WEIGHT: "1 / (1 + degrees[i])"},
+    "the smaller degree of two is taken": {"max(degrees[i]": "min(degrees[i]"},
+    "the diagonal is missing": {OWN: ""},
+    "all links have the weight of the largest degree in the graph": {"max(degrees[i], degrees[j])": "max(degrees)"},
+    "the matrix is float32, expected float64": {"return W,": "return W.float(),"},
+    "row 0 sums to 2, not 1": {OWN: OWN + "    W = W + torch.eye(len(W)).double()\n"},
+    "rows and columns sum to 1, but [0, 0] is": {WEIGHT: "0.5 / (1 + max(degrees[i], degrees[j]))"},
+    "is not 0, and these two are no neighbours": {OWN: OWN + "    W = W @ W\n"},
+    "column 1 sums to 1.6, not 1: what a rank has is to be heard once in all": {
+        OWN: OWN + "    W = W[torch.arange(len(W)).clamp(min=1)]\n"
+    },
+}
+WRONG["10.2", "gap"] = {
+    "each linked to all on the other side, the gap: the matrix is right. For the gap an eigenvalue near -1": {
+        "others.abs().max()": "others.max()"
+    },
+    "the matrix is right. That is the eigenvalue itself": {"1 - others": "others"},
+    "the matrix is right. The eigenvalue 1 of the mean itself is left out": {"[:-1]": ""},
+    "the matrix is right, and its gap is": {"others.abs().max()": "others.abs().mean()"},
+}
+
 # 10.3 ------------------------------------------------------------------------------------------------------------
 
 MIXED, BEGUN = (

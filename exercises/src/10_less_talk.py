@@ -37,6 +37,57 @@ from course_lib.checks import check, given, hint, save_script
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
 # %% [markdown]
+# ## 10.2
+#
+# *Write · medium · useful · 30 minutes.* **You learn** which weights let ranks agree on the mean, and how long that takes.
+#
+# Ranks that only talk to their neighbours want to agree on the mean of all. Let each take the plain mean of itself and its neighbours. On a
+# chain of three that looks fair, but look at the columns:
+#
+# ```text
+#                    plain means                      Metropolis' weights
+# rank 0          1/2    1/2    0                      2/3    1/3    0
+# rank 1          1/3    1/3    1/3                    1/3    1/3    1/3
+# rank 2          0      1/2    1/2                    0      1/3    2/3
+# column sums     5/6    4/3    5/6                    1      1      1
+# ```
+#
+# Rank 1 is heard more than the others, so the mean of all ranks moves in each step, towards rank 1. If columns sum to 1 as well as rows, it stays. Such a
+# matrix is called **doubly stochastic**.
+#
+# **Metropolis' weights** make one out of any graph. Two neighbours i and j have the weight 1 / (1 + the larger of their numbers of
+# neighbours) for each other. What a row lacks of 1 belongs to the rank itself.
+
+# %% [markdown]
+# How fast do they agree? In each step a disagreement is multiplied by the matrix. The mean has the eigenvalue 1. Everything else shrinks, and slowest
+# of all the part with the next largest eigenvalue, signs aside. What its size lacks of 1 is the **spectral gap**. If the graph is in two parts, the
+# eigenvalue 1 is there twice, and the gap is 0.
+#
+# **Target:** two things: the matrix, float64, and its spectral gap, a number. `neighbours` has a list for each rank, and links go both ways.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def mixing(neighbours):
+    """Return two things: the matrix, and its spectral gap.
+
+    neighbours: of each rank a list of the ranks that it talks to.
+    """
+    ### BEGIN SOLUTION
+    degrees = [len(linked) for linked in neighbours]
+    W = torch.zeros(len(degrees), len(degrees), dtype=torch.float64)
+    for i, linked in enumerate(neighbours):
+        for j in linked:
+            W[i, j] = 1 / (1 + max(degrees[i], degrees[j]))
+    W += (1 - W.sum(1)).diag()
+    others = torch.linalg.eigvalsh(W)[:-1]
+    return W, 1 - others.abs().max().item()
+    ### END SOLUTION
+
+
+check("10.2", mixing)
+# hint("10.2")
+
+# %% [markdown]
 # ## 10.3
 #
 # *Own file · medium · core · 35 minutes.* **You learn** to let neighbours talk to each other without anybody waiting for ever.

@@ -1,4 +1,4 @@
-"""10.5: a quantiser with dice: what it sends is right on average, over both outcomes of each die, and how far it is off."""
+"""10.5: a quantiser with dice: right on average over both outcomes of each die, and how far off it is."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def _use(answer: Callable[..., Any], asked: _Asked) -> dict[str, Any] | str:
     if asked.look == "variance":
         found = coder.variance(asked.v.clone())
         number = number_of(found)
-        return f"variance() {wrong_kind(type(found).__name__, 'a number')}" if number is None else {"variance": number}
+        if number is None:
+            return f"variance() {wrong_kind(type(found).__name__, 'a number')}"
+        return {"variance": torch.tensor(float(number), dtype=torch.float64)}
     throws = []
     for dice in asked.dice:
         v, thrown = asked.v.clone(), dice.clone()
@@ -103,7 +105,7 @@ def _judge(asked: _Asked, found: Mapping[str, Any] | str) -> str | None:
     if isinstance(found, str):
         return found
     if asked.look == "variance":
-        return _wrong_variance(asked, found["variance"])
+        return _wrong_variance(asked, float(found["variance"]))
     throws = [asked.right.encode(asked.v, dice) for dice in asked.dice]
     for (steps, norms), (right, of_buckets) in zip(found["throws"], throws, strict=True):
         if reason := _unlike("the norms", norms, of_buckets) or _wrong_steps(steps, right):
