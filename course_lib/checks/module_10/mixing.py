@@ -79,7 +79,7 @@ def _edges(case: Linked, source: torch.Generator) -> list[tuple[int, int]]:
     return [*tree, (1, 2)]
 
 
-def _use(answer: Callable[..., Any], asked: _Asked) -> dict[str, Tensor | str] | str:
+def _use(answer: Callable[..., Any], asked: _Asked) -> dict[str, Tensor] | str:
     """Runs on a rank: the matrix, and the gap if it counts; a text is a verdict."""
     found = answer([list(one) for one in asked.neighbours])
     if not isinstance(found, tuple | list) or len(found) != 2:
