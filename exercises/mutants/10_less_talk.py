@@ -9,6 +9,7 @@ from __future__ import annotations
 WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
 HANGS = {}  # those that end by their time limit
 
+
 # 10.2 ------------------------------------------------------------------------------------------------------------
 
 WEIGHT, GAP = "1 / (1 + max(degrees[i], degrees[j]))", "return W, 1 - others.abs().max().item()"
@@ -82,6 +83,41 @@ WRONG["10.3", "others"] = {
 HANGS["10.3", "ring"] = {
     "a hang: ranks 0, 1 had not ended": {
         BEGUN: "        for taker in takers:\n            dist.send(mine, taker)\n        waiting = []\n"
+    },
+}
+
+# 10.4 ------------------------------------------------------------------------------------------------------------
+
+CHANGE, STEPPED = "w - comm.all_reduce(mine) / dist.get_world_size()", "change + momentum * velocity)"
+VELOCITY, OUTER = "velocity = momentum * velocity + change", "    return w, velocity\n"
+
+WRONG["10.4", "average"] = {
+    "returned Tensor, not 2 things: the weights, the velocity": {OUTER: "    return w\n"},
+    "the weights on rank 0 is the velocity": {OUTER: "    return velocity, w\n"},
+    "the sign of the change is wrong": {CHANGE: "comm.all_reduce(mine) / dist.get_world_size() - w"},
+    "each rank goes on from its own weights": {
+        "    velocity = torch.zeros_like(w)\n": "    velocity = torch.zeros_like(w)\n    mine = w.clone()\n",
+        "        mine = w.clone()\n        for _": "        for _",
+    },
+    "the ranks' weights are added up, and their mean is asked": {" / dist.get_world_size()": ""},
+    "each rank has taken its own change": {CHANGE: "w - mine"},
+    "each rank makes one step too few": {"range(every)": "range(every - 1)"},
+    "in each step the gradients are averaged": {
+        "rate * gradient(mine)": "rate * comm.all_reduce(gradient(mine)) / dist.get_world_size()"
+    },
+}
+WRONG["10.4", "outer"] = {
+    "the outer optimizer goes by its velocity alone": {STEPPED: "velocity)"},
+    "the velocity begins with 0 in each round": {VELOCITY: "velocity = change"},
+    "the outer step is missing": {"outer_rate * (change + momentum * velocity)": "change"},
+    "the weights": {STEPPED: "change + momentum**2 * velocity)"},
+}
+WRONG["10.4", "calls"] = {
+    "once in a round is what this is about": {
+        "rate * gradient(mine)\n": "rate * gradient(mine)\n            comm.all_reduce(mine)\n"
+    },
+    "the weights travel once in a round, and nothing else has to": {
+        VELOCITY: f"{VELOCITY}\n        velocity = comm.all_reduce(velocity) / dist.get_world_size()"
     },
 }
 

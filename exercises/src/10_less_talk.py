@@ -37,6 +37,71 @@ from course_lib.checks import check, given, hint, save_script
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
 # %% [markdown]
+# ## 10.1
+#
+# *Predict · medium · core · 35 minutes.* **You learn** what "one per cent of the gradient" comes to on the wire, and which ways to send less do not.
+#
+# Somebody has six ways to bring the ranks' gradients together. All numbers are in bf16, two bytes each:
+#
+# | | way | what travels |
+# | --- | --- | --- |
+# | 1 | all-reduce | the whole gradient, by a ring |
+# | 2 | top-k | one number in k of each rank with its place, by an all-gather |
+# | 3 | dice | each number in a few bits, and a norm for each bucket, by an all-gather |
+# | 4 | drawn | one number in k, at places that all ranks draw from the same seed, by an all-reduce |
+# | 5 | factors | PowerSGD: two thin factors of each matrix, by all-reduces |
+# | 6 | local | the whole weights, by an all-reduce once in H steps |
+
+# %% nbgrader={"grade": false, "grade_id": "10-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+wire = given("10.1", GRADE_SEED)
+print(
+    f"n = {wire.n} ranks; the gradient has L = {wire.L} matrices of a x b = {wire.a:,} x {wire.b:,} numbers"
+)
+print(f"one number in k = {wire.k} is sent; local steps: H = {wire.H}")
+print(f"dice: bits = {wire.bits} for a number with its sign, buckets of bucket = {wire.bucket} numbers")
+print(f"factors: r = {wire.r} columns")
+
+# %% [markdown]
+# A matrix of a x b has two factors, a x r and b x r. A place takes four bytes, and a bucket's norm two. Everything goes round a ring, also in an
+# all-gather: there a rank sends its own message and passes the others' on. Sizes divide evenly. Count what a rank **sends** in a step:
+#
+# | name | number to give |
+# | --- | --- |
+# | `ring_bytes` | way 1 |
+# | `peer_bytes` | gossip, if a rank sends all its weights to one peer in each step |
+# | `local_bytes` | way 6, on average over the H steps |
+# | `message_bytes` | bytes of one rank's own message in way 2 |
+# | `top_bytes` | way 2 |
+# | `top_share` | of the bytes of way 1, the share that way 2 sends; more than 1 if it sends more |
+# | `break_even` | the smallest number of ranks from which on way 2 sends more than way 1 |
+# | `drawn_bytes` | way 4 |
+# | `factor_bytes` | way 5, all matrices together |
+# | `coded_bytes` | way 3 |
+# | `sends_most` | the number of the way that sends most: 1, 2 or 3 |
+
+# %% nbgrader={"grade": false, "grade_id": "10-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+n, L, a, b, k, bits, bucket, r, H = wire
+### BEGIN SOLUTION
+P = L * a * b
+ring = 2 * (n - 1) / n
+ring_bytes = ring * 2 * P
+peer_bytes = 2 * P
+local_bytes = ring_bytes / H
+message_bytes = P / k * (2 + 4)
+top_bytes = (n - 1) * message_bytes
+top_share = top_bytes / ring_bytes
+break_even = 4 * k // 6 + 1
+drawn_bytes = ring * 2 * P / k
+factor_bytes = ring * 2 * L * r * (a + b)
+coded_bytes = (n - 1) * (P * bits / 8 + 2 * P / bucket)
+sent = [ring_bytes, top_bytes, coded_bytes]
+sends_most = 1 + sent.index(max(sent))
+### END SOLUTION
+asked = ...
+check("10.1", asked, seed=GRADE_SEED)
+# hint("10.1")
+
+# %% [markdown]
 # ## 10.2
 #
 # *Write · medium · useful · 30 minutes.* **You learn** which weights let ranks agree on the mean, and how long that takes.
@@ -162,6 +227,57 @@ if __name__ == "__main__":
 
 check("10.3", gossip)
 # hint("10.3")
+
+# %% [markdown]
+# ## 10.4
+#
+# *Write · medium · core · 30 minutes.* **You learn** to let ranks work alone for a while, and to make one step out of what they have come to.
+#
+# Why talk in each step? Let every rank make H steps alone, from the same weights, on its own data. This is **local SGD**, and bytes fall by H. In
+# the end the ranks have different weights, and all go on from their mean. In federated learning that is called **FedAvg**.
+#
+# **DiLoCo** looks at it in another way. From where all began to the mean of where they are now is a change, and such a change can stand in
+# the place of a gradient: a **pseudo-gradient**. So give it to an optimizer, the outer one:
+#
+# ```text
+# w  ──► 4 steps alone ──► w on rank 0 ─┐
+#    ──► 4 steps alone ──► w on rank 1 ─┤
+#    ──► 4 steps alone ──► w on rank 2 ─┼──► mean,   change   = w - mean
+#    ──► 4 steps alone ──► w on rank 3 ─┘            velocity = momentum · velocity + change
+#                                                    w        = w - outer_rate · (change + momentum · velocity)
+# ```
+#
+# The last line is SGD with **Nesterov's momentum**. With an outer rate of 1 and no momentum it puts the mean itself in w's place. With 0.7 and 0.9
+# the first step already goes 0.7 · 1.9 = 1.33 of the way to the mean: it shoots past it.
+
+# %% [markdown]
+# Write the whole of it on ranks. `gradient(w)` is your rank's own gradient, of its own data. The velocity is 0 before the first round.
+#
+# **Target:** two things, the same on all ranks: the weights after all rounds, and the outer velocity. In each round there is one all-reduce of as many
+# numbers as the weights have, by the collectives of `comm`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def train_alone(w, gradient, rounds, every, rate, outer_rate, momentum):
+    """Return two things: the weights and the outer velocity after so many rounds of `every` steps.
+
+    w: flat, the same on all ranks. rate: of the steps that a rank makes alone.
+    """
+    ### BEGIN SOLUTION
+    velocity = torch.zeros_like(w)
+    for _ in range(rounds):
+        mine = w.clone()
+        for _ in range(every):
+            mine = mine - rate * gradient(mine)
+        change = w - comm.all_reduce(mine) / dist.get_world_size()
+        velocity = momentum * velocity + change
+        w = w - outer_rate * (change + momentum * velocity)
+    return w, velocity
+    ### END SOLUTION
+
+
+check("10.4", train_alone)
+# hint("10.4")
 
 # %% [markdown]
 # ## 10.5
