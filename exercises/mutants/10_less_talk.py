@@ -199,6 +199,35 @@ WRONG["10.6", "mean"] = {
     "the mean: shape (15,), expected (3, 5)": {".view(shape)": ""},
 }
 
+# 10.8 ------------------------------------------------------------------------------------------------------------
+
+THIN_P, THIN_Q = "torch.linalg.qr(comm.all_reduce(M @ self.Q) / ranks).Q", "comm.all_reduce(M.T @ P) / ranks"
+KEPT = "self.kept = M - found"
+
+WRONG["10.8", "one"] = {
+    "each rank has made its own P orthonormal before they were averaged": {
+        THIN_P: "comm.all_reduce(torch.linalg.qr(M @ self.Q).Q.contiguous()) / ranks"
+    },
+    "the columns of P are not orthonormal": {THIN_P: "comm.all_reduce(M @ self.Q) / ranks"},
+    "each rank has gone on with its own P": {THIN_P: "torch.linalg.qr(M @ self.Q).Q"},
+    "each rank has taken its own Q": {THIN_Q: "M.T @ P"},
+    "factors are added up, and their mean is asked": {" / ranks": ""},
+    "nothing is kept, so what the factors do not hold is lost": {KEPT: "self.kept = torch.zeros_like(M)"},
+    "what is kept is measured at this rank's own Q": {KEPT: "self.kept = M - P @ (M.T @ P).T"},
+    "all ranks keep the same, a mean": {KEPT: "self.kept = comm.all_reduce(M - found) / ranks"},
+    "what is kept on rank 0: shape (1,), expected": {KEPT: "self.kept = 0"},
+    "the mean on rank 0: NoneType, not a tensor": {"        return found\n": "        return None\n"},
+    "the mean is exactly 2.0 x": {"return found": "return 2 * found"},
+}
+WRONG["10.8", "steps"] = {
+    "each step begins with the first directions": {"self.Q = comm": "Q = comm", "P @ self.Q.T": "P @ Q.T"},
+    "what is kept is of the last gradient alone": {KEPT: "self.kept = gradient - found"},
+}
+WRONG["10.8", "calls"] = {
+    "two all-reduces in a step are enough": {KEPT: "comm.all_reduce(found)\n        " + KEPT},
+    "three products in a step are enough": {KEPT: "self.kept = M - P @ self.Q.T"},
+}
+
 # 10.11 -----------------------------------------------------------------------------------------------------------
 
 BACK, KEEPS = '        kept.update(state["kept"])\n', "kept[names[one]] = due.view(gradient.shape)"

@@ -416,6 +416,61 @@ check("10.6", TopK)
 # hint("10.6")
 
 # %% [markdown]
+# ## 10.8
+#
+# *Write · hard · useful · 40 minutes.* **You learn** why thin factors may be summed on the way, and what a gradient costs then.
+#
+# Top-k messages do not add up on the way, because each rank sends other places. What would? Something that is linear in the gradient. Let all
+# ranks have the same few directions, the columns of a matrix Q, and let each multiply its gradient M by them. Then
+#
+# ```text
+# mean of  M₀ Q,  M₁ Q,  M₂ Q,  M₃ Q      =      (mean of  M₀, M₁, M₂, M₃)  Q
+# ```
+#
+# so an all-reduce of thin matrices has told everybody what the mean gradient does to Q. This is **PowerSGD**. M is a x b, and Q is b x r:
+#
+# ```text
+# P  =  mean of the ranks' M Q             a x r      first all-reduce
+# P  =  orthonormal columns for P                     each rank for itself, and all get the same
+# Q  =  mean of the ranks' M.T P           b x r      second all-reduce
+# mean gradient, about:  P Q.T
+# ```
+#
+# With a = b = 4096 and r = 4 these are 32,768 numbers in the place of 16.8 million.
+
+# %% [markdown]
+# Two things make it train well. Q is kept for the next step, where it is a good beginning: that is the **warm start**. And what P Q.T does not hold of
+# a rank's own M is kept and added to its next gradient, as in 10.6.
+#
+# Write it for one matrix. `__init__` gets the first Q, the same on all ranks. `mean` gets a rank's gradient. It returns P Q.T, and leaves in `self.kept`
+# what this rank keeps. For orthonormal columns take `torch.linalg.qr(P).Q`.
+#
+# **Target:** the means of all steps, the same on all ranks, and after each step `kept`. In a step there are two all-reduces by `comm`, of a·r and of b·r numbers,
+# and three products of matrices.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class PowerSGD:
+    def __init__(self, Q):
+        self.Q, self.kept = Q, 0
+
+    def mean(self, gradient):
+        """Return what all ranks take for the mean of their gradients, and keep the rest."""
+        ### BEGIN SOLUTION
+        ranks = dist.get_world_size()
+        M = gradient + self.kept
+        P = torch.linalg.qr(comm.all_reduce(M @ self.Q) / ranks).Q
+        self.Q = comm.all_reduce(M.T @ P) / ranks
+        found = P @ self.Q.T
+        self.kept = M - found
+        return found
+        ### END SOLUTION
+
+
+check("10.8", PowerSGD)
+# hint("10.8")
+
+# %% [markdown]
 # ## 10.11
 #
 # *Own file · hard · core · 50 minutes.* **You learn** to put a compressor into PyTorch's own DDP, and to stop and go on without a trace.
