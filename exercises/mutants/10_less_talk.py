@@ -228,6 +228,32 @@ WRONG["10.8", "calls"] = {
     "three products in a step are enough": {KEPT: "self.kept = M - P @ self.Q.T"},
 }
 
+# 10.9 ------------------------------------------------------------------------------------------------------------
+
+BROKEN, DUE = 'return "bytes", 100', "due = gradient + self.kept.get(name, torch.zeros_like(gradient))"
+CHOSEN, LEAVES = "sent = self.largest(due)", "self.kept[name] = due - sent"
+
+WRONG["10.9", "diagnosis"] = {
+    "give two things, the promise's name and how many numbers": {BROKEN: 'return "bytes"'},
+    "promise 'memory' is kept": {BROKEN: 'return "memory", 100'},
+    "'loss' is none of the promises": {BROKEN: 'return "loss", 100'},
+    "but 1 number is what should be sent. Count what is": {BROKEN: 'return "bytes", 1'},
+    "the second message has not 99 numbers": {BROKEN: 'return "bytes", 99'},
+}
+WRONG["10.9", "mended"] = {
+    "the memory is still added after choosing, so all of it is sent": {
+        DUE: "before = self.kept.get(name, torch.zeros_like(gradient))\n        due = gradient + before",
+        CHOSEN: "sent = self.largest(gradient) + before",
+    },
+    "does not help to choose": {CHOSEN: "sent = torch.where(self.largest(gradient) != 0, due, 0.0)"},
+    "few numbers are sent now, but nothing is kept any more": {LEAVES: "self.kept[name] = torch.zeros_like(due)"},
+    "of what was kept before nothing is left": {
+        LEAVES: "self.kept[name] = torch.where(sent != 0, 0.0, gradient)",
+    },
+    "they are kept as well, and will be sent again": {LEAVES: "self.kept[name] = due"},
+    "14 numbers sent, and 4 is right": {CHOSEN: "sent = torch.where(due.abs() == due.abs().max(), due, 0.0)"},
+}
+
 # 10.11 -----------------------------------------------------------------------------------------------------------
 
 BACK, KEEPS = '        kept.update(state["kept"])\n', "kept[names[one]] = due.view(gradient.shape)"

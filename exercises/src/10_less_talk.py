@@ -471,6 +471,113 @@ check("10.8", PowerSGD)
 # hint("10.8")
 
 # %% [markdown]
+# ## 10.9
+#
+# *Find the bug · medium · core · 25 minutes.* **You learn** what to look at if a run that was to lose something loses nothing.
+#
+# Here is a compressor of somebody's: top-k with a memory, one number in `one_in`. `compressed` gives what is sent as a whole tensor, and `send` makes a message of what
+# is not 0 in it.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-compressor", "locked": true, "schema_version": 3, "solution": false, "task": false}
+class Suspect:
+    def __init__(self, one_in):
+        self.one_in, self.kept = one_in, {}
+
+    def largest(self, x):
+        """x, with 0 in the place of all but its largest numbers."""
+        k = math.ceil(x.numel() / self.one_in)
+        places = x.flatten().abs().sort(descending=True, stable=True).indices[:k]
+        found = torch.zeros_like(x).flatten()
+        found[places] = x.flatten()[places]
+        return found.view(x.shape)
+
+    def compressed(self, name, gradient):
+        """What is sent of a gradient; the rest is kept."""
+        before = self.kept.get(name, torch.zeros_like(gradient))
+        sent = self.largest(gradient) + before
+        self.kept[name] = gradient + before - sent
+        return sent
+
+    def send(self, name, gradient):
+        """Values, and their places."""
+        sent = self.compressed(name, gradient).flatten()
+        places = sent.nonzero().flatten()
+        return sent[places], places.to(torch.int32)
+
+
+# %% [markdown]
+# Four ranks train by it, each on rows of its own, and send one number in twenty. Beside it they send everything:
+
+
+# %%
+def loss_by(one_in, steps=200):
+    generator = torch.Generator().manual_seed(0)
+    x, teacher = torch.randn(4, 64, 20, generator=generator), torch.randn(20, 5, generator=generator)
+    y = (x @ teacher + torch.randn(4, 64, 5, generator=generator)).argmax(-1)
+    boxes = [Suspect(one_in) for _ in x]
+    w = torch.zeros(20, 5, requires_grad=True)
+    for _ in range(steps):
+        total = torch.zeros(100)
+        for box, rows, targets in zip(boxes, x, y, strict=True):
+            (gradient,) = torch.autograd.grad(F.cross_entropy(rows @ w, targets), w)
+            values, places = box.send("w", gradient)
+            total.index_add_(0, places, values)
+        w.data -= 0.5 * (total / 4).view(20, 5)
+    return F.cross_entropy(x.flatten(0, 1) @ w, y.flatten()).item()
+
+
+print(f"after 200 steps: everything sent {loss_by(1):.3f}, one number in twenty {loss_by(20):.3f}")
+
+# %% [markdown]
+# No difference at all! Should that please you? A compressor makes three promises:
+#
+# | name | promise |
+# | --- | --- |
+# | `"memory"` | what is sent and what is kept are together the gradient and what was kept before |
+# | `"everything"` | with `one_in = 1` it sends the gradient itself |
+# | `"bytes"` | a message has one number in `one_in`, rounded up |
+
+# %%
+box, gradient = Suspect(20), torch.randn(100, generator=torch.Generator().manual_seed(1))
+for _ in range(5):
+    before = box.kept.get("w", torch.zeros(100))
+    sent = box.compressed("w", gradient)
+    closes = torch.allclose(sent + box.kept["w"], gradient + before)
+print("memory:", closes)
+print("everything:", torch.equal(Suspect(1).compressed("w", gradient), gradient))
+
+# %% [markdown]
+# Write down which promise is broken. Then give `Suspect(100)` one gradient of 100 numbers, all of them different and none 0, two times in a row: how many numbers
+# are in the second message? And write `compressed` again.
+#
+# **Target:** all three promises, in every step, for every name.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Mended(Suspect):
+    def diagnosis(self):
+        """Return two things: the name of the promise that is broken,
+        and how many numbers are in the second message of one gradient.
+        """
+        ### BEGIN SOLUTION
+        return "bytes", 100
+        ### END SOLUTION
+
+    def compressed(self, name, gradient):
+        """Return what is sent of a gradient, as a whole tensor, and keep the rest."""
+        ### BEGIN SOLUTION
+        due = gradient + self.kept.get(name, torch.zeros_like(gradient))
+        sent = self.largest(due)
+        self.kept[name] = due - sent
+        return sent
+        ### END SOLUTION
+
+
+check("10.9", Mended)
+# hint("10.9")
+
+# %% [markdown]
 # ## 10.11
 #
 # *Own file · hard · core · 50 minutes.* **You learn** to put a compressor into PyTorch's own DDP, and to stop and go on without a trace.

@@ -55,7 +55,7 @@ class _Asked(NamedTuple):
         return ""
 
 
-def _records(case: Sent, seed: int) -> Sequence[_Asked]:
+def records(case: Sent, seed: int) -> Sequence[_Asked]:
     source = generator(seed, case.one_in, case.length, case.ranks)
     if case.look == "mean":
         return [_of_ranks(case, source)]
@@ -83,7 +83,7 @@ def _of_ranks(case: Sent, source: torch.Generator) -> _Asked:
     return _Asked(case.one_in, (), tuple(messages), shape)
 
 
-def _use(answer: Callable[..., Any], asked: _Asked) -> list[Any] | str:
+def use(answer: Callable[..., Any], asked: _Asked) -> list[Any] | str:
     """Runs on a rank: a triple for each message, values, places and what is kept; or the mean. A text is a verdict."""
     box = answer(asked.one_in)
     if asked.messages:
@@ -112,7 +112,7 @@ def _no_tensor(found: Any) -> str:
     return wrong_kind(type(found).__name__, "a tensor")
 
 
-def _judge(asked: _Asked, found: list[Any] | str) -> str | None:
+def judge(asked: _Asked, found: list[Any] | str) -> str | None:
     if isinstance(found, str):
         return found
     if asked.messages:
@@ -200,9 +200,9 @@ _SLIPS: Slips = {
 _MEMORY = asked_exercise(
     key="10.6",
     title="top-k with a memory",
-    records=_records,
-    use=_use,
-    judge=_judge,
+    records=records,
+    use=use,
+    judge=judge,
     slips=_SLIPS,
     levels={
         "one": Level(

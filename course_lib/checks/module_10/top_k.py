@@ -29,19 +29,18 @@ class TopK:
         due = gradient + before
         places = self._places(gradient, due)
         sent = torch.zeros_like(due).view(-1)
+        sent[places] = due.flatten()[places]
         if self.mistake == "added after":
             sent[places] = gradient.flatten()[places]
-            due, sent = gradient, (sent + before.flatten())
+            sent += before.flatten()
             places = sent.nonzero().flatten()
-        else:
-            sent[places] = due.flatten()[places]
         self.kept[key] = self._left(gradient, due, sent.view(due.shape))
         if self.mistake == "by shape":
             self.kept[name] = self.kept[key]
         return sent[places], places.to(torch.int32)
 
     def _places(self, gradient: Tensor, due: Tensor) -> Tensor:
-        x = (gradient if self.mistake == "by gradient" else due).flatten()
+        x = (gradient if self.mistake in ("by gradient", "added after") else due).flatten()
         k = -(-len(x) // self.one_in)
         if self.mistake == "down":
             k = max(1, len(x) // self.one_in)
