@@ -530,7 +530,7 @@ def loss_by(one_in, steps=200):
 print(f"after 200 steps: everything sent {loss_by(1):.3f}, one number in twenty {loss_by(20):.3f}")
 
 # %% [markdown]
-# No difference at all! Should that please you? A compressor makes three promises:
+# The loss is the same, and in the last digit it is even better. Should that please you? A compressor makes three promises:
 #
 # | name | promise |
 # | --- | --- |
