@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from course_lib.checks.kit.asked import asked_exercise
 from course_lib.checks.kit.probe import Slips
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_10 import memory
-from course_lib.checks.module_10.memory import Sent
+from course_lib.checks.module_10 import sent_and_kept
+from course_lib.checks.module_10.sent_and_kept import Sent
 from course_lib.checks.module_10.top_k import TopK
 from course_lib.verify.numbers import number_of
 
@@ -71,16 +71,16 @@ class _All(_Named):
 
 
 def _records(case: LateHunt, seed: int) -> Sequence[Any]:
-    return [_Diagnosed()] if case.run is None else memory.records(case.run, seed)
+    return [_Diagnosed()] if case.run is None else sent_and_kept.records(case.run, seed)
 
 
 def _use(answer: Callable[..., Any], asked: Any) -> Any:
     """Runs on a rank."""
-    return answer(_TWICE).diagnosis() if isinstance(asked, _Diagnosed) else memory.use(answer, asked)
+    return answer(_TWICE).diagnosis() if isinstance(asked, _Diagnosed) else sent_and_kept.use(answer, asked)
 
 
 def _judge(asked: Any, found: Any) -> str | None:
-    return _wrong_diagnosis(found) if isinstance(asked, _Diagnosed) else memory.judge(asked, found)
+    return _wrong_diagnosis(found) if isinstance(asked, _Diagnosed) else sent_and_kept.judge(asked, found)
 
 
 def _wrong_diagnosis(found: Any) -> str | None:
