@@ -199,6 +199,34 @@ WRONG["10.6", "mean"] = {
     "the mean: shape (15,), expected (3, 5)": {".view(shape)": ""},
 }
 
+# 10.7 ------------------------------------------------------------------------------------------------------------
+
+GUESS, MEANS = "self.guess = self.guess.index_add(0, places, change[places])", "return self.mean\n"
+CHANGES = "return change[places], places.to(torch.int32)"
+
+WRONG["10.7", "steps"] = {
+    "send() returned Tensor, not two tensors": {CHANGES: "return change[places]"},
+    "the places are torch.int64": {CHANGES: "return change[places], places"},
+    "What others have guessed already need not travel": {"change = gradient - self.guess": "change = gradient"},
+    "the change has the wrong sign": {"gradient - self.guess": "self.guess - gradient"},
+    "the guess becomes the gradient itself": {GUESS: "self.guess = gradient"},
+    "the guess stays what it was": {GUESS: "pass"},
+    "receive() returns the mean of the changes": {
+        "        for values, places in messages:\n": (
+            "        self.mean = torch.zeros_like(self.mean)\n        for values, places in messages:\n"
+        )
+    },
+    "receive() returns this rank's own guess": {MEANS: "return self.guess\n"},
+    "the changes are added up, and their mean is asked": {"values / len(messages)": "values"},
+    "receive() returned NoneType, not a tensor": {MEANS: "self.mean\n"},
+    "1 number sent, and 4 is right": {"indices[:k]": "indices[:1]"},
+}
+WRONG["10.7", "still"] = {
+    "1 rank, 2 steps, one number in 1: step 1: 13 numbers sent, and 14 is right": {
+        "math.ceil(len(change) / self.one_in)": "min(math.ceil(len(change) / self.one_in), len(change) - 1)"
+    },
+}
+
 # 10.8 ------------------------------------------------------------------------------------------------------------
 
 THIN_P, THIN_Q = "torch.linalg.qr(comm.all_reduce(M @ self.Q) / ranks).Q", "comm.all_reduce(M.T @ P) / ranks"

@@ -117,8 +117,8 @@ check("10.1", asked, seed=GRADE_SEED)
 # column sums     5/6    4/3    5/6                    1      1      1
 # ```
 #
-# Rank 1 is heard more than the others, so the mean of all ranks moves in each step, towards rank 1. If columns sum to 1 as well as rows, it stays. Such a
-# matrix is called **doubly stochastic**.
+# Rank 1 is heard more than the others, so the mean of all ranks moves in each step, towards rank 1. If columns sum to 1 as well as rows, it
+# stays. Such a matrix is called **doubly stochastic**.
 #
 # **Metropolis' weights** make one out of any graph. Two neighbours i and j have the weight 1 / (1 + the larger of their numbers of
 # neighbours) for each other. What a row lacks of 1 belongs to the rank itself.
@@ -161,11 +161,13 @@ check("10.2", mixing)
 # Who takes from whom, and how much, stands in the mixing matrix:
 #
 # ```text
-#              from 0   from 1   from 2   from 3
-# rank 0        0.6      0.2      0        0.2           new 0  =  0.6 · old 0  +  0.2 · old 1  +  0.2 · old 3
-# rank 1        0.2      0.5      0.3      0
-# rank 2        0        0.3      0.4      0.3           no weight, no message: 0 and 2 do not talk
-# rank 3        0.2      0        0.3      0.5
+#            from 0   from 1   from 2   from 3
+# rank 0      0.6      0.2      0        0.2
+# rank 1      0.2      0.5      0.3      0
+# rank 2      0        0.3      0.4      0.3
+# rank 3      0.2      0        0.3      0.5
+#
+# new 0  =  0.6 · old 0  +  0.2 · old 1  +  0.2 · old 3         0 and 2 do not talk
 # ```
 #
 # Row i has the weights with which rank i takes. A matrix need not be symmetric: then a rank gives to others than it takes from.
@@ -242,9 +244,12 @@ check("10.3", gossip)
 # ```text
 # w  ──► 4 steps alone ──► w on rank 0 ─┐
 #    ──► 4 steps alone ──► w on rank 1 ─┤
-#    ──► 4 steps alone ──► w on rank 2 ─┼──► mean,   change   = w - mean
-#    ──► 4 steps alone ──► w on rank 3 ─┘            velocity = momentum · velocity + change
-#                                                    w        = w - outer_rate · (change + momentum · velocity)
+#    ──► 4 steps alone ──► w on rank 2 ─┼──► mean
+#    ──► 4 steps alone ──► w on rank 3 ─┘
+#
+# change    =  w - mean
+# velocity  =  momentum · velocity + change
+# w         =  w - outer_rate · (change + momentum · velocity)
 # ```
 #
 # The last line is SGD with **Nesterov's momentum**. With an outer rate of 1 and no momentum it puts the mean itself in w's place. With 0.7 and 0.9
@@ -359,9 +364,9 @@ check("10.5", Quantiser)
 # kept, and added to the next gradient. In the literature it is called **error feedback**.
 #
 # ```text
-#              gradient               kept before             due                     sent          kept
-# step 1       5   1  -2   0     +    0   0   0   0     =     5   1  -2   0    ──►    5 at 0        0   1  -2   0
-# step 2       1   1  -2   1     +    0   1  -2   0     =     1   2  -4   1    ──►   -4 at 2        1   2   0   1
+#          gradient          kept before       due               sent       kept
+# step 1   5   1  -2   0     0   0   0   0     5   1  -2   0      5 at 0    0   1  -2   0
+# step 2   1   1  -2   1     0   1  -2   0     1   2  -4   1     -4 at 2    1   2   0   1
 # ```
 #
 # The -2 at place 2 was too small to go in step 1. In step 2 it has become a -4, and goes. Whatever the gradients are, what is sent and what
@@ -416,6 +421,62 @@ check("10.6", TopK)
 # hint("10.6")
 
 # %% [markdown]
+# ## 10.7
+#
+# *Write · medium · extra · 25 minutes.* **You learn** another cure for top-k, in which not what was lost is kept but what the others believe.
+#
+# A memory adds up what was not sent. **EF21** keeps something else: a guess of this rank's gradient, which is what everybody has heard of it so
+# far. A rank looks where its guess is furthest off, and sends only these changes:
+#
+# ```text
+#          gradient          guess             change            sent       guess afterwards
+# step 1   5   1  -2   0     0   0   0   0     5   1  -2   0      5 at 0    5   0   0   0
+# step 2   5   1  -2   0     5   0   0   0     0   1  -2   0     -2 at 2    5   0  -2   0
+# ```
+#
+# If the gradient stays as it is, the guess comes nearer with each step, until it is right. In a training by mini-batches the gradient jumps from
+# step to step, and then a guess always lags behind: that is where EF21 does worse than a memory.
+
+# %% [markdown]
+# All is flat here, and float64. `__init__` gets `one_in` as in 10.6 and the number of numbers. The guess is zeros at first, and it is kept in
+# `self.guess`. `send` returns the values and places, int32, of the changes that are sent: one number in `one_in`, rounded up, the largest ones.
+# `receive` gets the messages of all ranks, this one's too, and returns the mean of all ranks' guesses, as they are after this step.
+#
+# **Target:** in each step the right messages and guesses, and what `receive` returns is the same on all ranks.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class EF21:
+    def __init__(self, one_in, length):
+        self.one_in = one_in
+        self.guess, self.mean = torch.zeros(2, length, dtype=torch.float64)
+
+    def send(self, gradient):
+        """Return two tensors: the values of the largest changes, and their places, int32."""
+        ### BEGIN SOLUTION
+        change = gradient - self.guess
+        k = math.ceil(len(change) / self.one_in)
+        places = change.abs().sort(descending=True, stable=True).indices[:k]
+        self.guess = self.guess.index_add(0, places, change[places])
+        return change[places], places.to(torch.int32)
+        ### END SOLUTION
+
+    def receive(self, messages):
+        """Return the mean of all ranks' guesses.
+
+        messages: of each rank a pair, values and places.
+        """
+        ### BEGIN SOLUTION
+        for values, places in messages:
+            self.mean = self.mean.index_add(0, places, values / len(messages))
+        return self.mean
+        ### END SOLUTION
+
+
+check("10.7", EF21)
+# hint("10.7")
+
+# %% [markdown]
 # ## 10.8
 #
 # *Write · hard · useful · 40 minutes.* **You learn** why thin factors may be summed on the way, and what a gradient costs then.
@@ -442,11 +503,11 @@ check("10.6", TopK)
 # Two things make it train well. Q is kept for the next step, where it is a good beginning: that is the **warm start**. And what P Q.T does not hold of
 # a rank's own M is kept and added to its next gradient, as in 10.6.
 #
-# Write it for one matrix. `__init__` gets the first Q, the same on all ranks. `mean` gets a rank's gradient. It returns P Q.T, and leaves in `self.kept`
-# what this rank keeps. For orthonormal columns take `torch.linalg.qr(P).Q`.
+# Write it for one matrix. `__init__` gets the first Q, the same on all ranks. `mean` gets a rank's gradient. It returns P Q.T, and leaves in
+# `self.kept` what this rank keeps. For orthonormal columns take `torch.linalg.qr(P).Q`.
 #
-# **Target:** the means of all steps, the same on all ranks, and after each step `kept`. In a step there are two all-reduces by `comm`, of a·r and of b·r numbers,
-# and three products of matrices.
+# **Target:** the means of all steps, the same on all ranks, and after each step `kept`. In a step there are two all-reduces by `comm`, of a·r and
+# of b·r numbers, and three products of matrices.
 
 
 # %% nbgrader={"grade": false, "grade_id": "10-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -475,8 +536,8 @@ check("10.8", PowerSGD)
 #
 # *Find the bug · medium · core · 25 minutes.* **You learn** what to look at if a run that was to lose something loses nothing.
 #
-# Here is a compressor of somebody's: top-k with a memory, one number in `one_in`. `compressed` gives what is sent as a whole tensor, and `send` makes a message of what
-# is not 0 in it.
+# Here is a compressor of somebody's: top-k with a memory, one number in `one_in`. `compressed` gives what is sent as a whole tensor, and `send`
+# makes a message of what is not 0 in it.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-compressor", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -548,8 +609,8 @@ print("memory:", closes)
 print("everything:", torch.equal(Suspect(1).compressed("w", gradient), gradient))
 
 # %% [markdown]
-# Write down which promise is broken. Then give `Suspect(100)` one gradient of 100 numbers, all of them different and none 0, two times in a row: how many numbers
-# are in the second message? And write `compressed` again.
+# Write down which promise is broken. Then give `Suspect(100)` one gradient of 100 numbers, all of them different and none 0, two times in a row:
+# how many numbers are in the second message? And write `compressed` again.
 #
 # **Target:** all three promises, in every step, for every name.
 
@@ -589,16 +650,16 @@ check("10.9", Mended)
 # its buckets anew after the first step, in the order in which gradients come:
 #
 # ```text
-#                     bucket 0                                                 bucket 1
-# first step          0.weight 0.bias 2.weight 2.bias 4.weight 4.bias
-# from then on        4.bias 4.weight 2.bias 2.weight                          0.bias 0.weight
+# first step      bucket 0   0.weight 0.bias 2.weight 2.bias 4.weight 4.bias
+# from then on    bucket 0   4.bias 4.weight 2.bias 2.weight
+#                 bucket 1   0.bias 0.weight
 # ```
 #
 # So what is kept belongs to a parameter and never to a place in a bucket.
 
 # %% [markdown]
-# Write a script for `torchrun`. The check starts it twice on 2 processes, and twice on 4, and gives it one argument, a folder, which is the same in both
-# starts. In it lies `task.pt`, a dict:
+# Write a script for `torchrun`. The check starts it twice on 2 processes, and twice on 4, and gives it one argument, a folder, which is the same
+# in both starts. In it lies `task.pt`, a dict:
 #
 # | key | what it is |
 # | --- | --- |
@@ -608,8 +669,8 @@ check("10.9", Mended)
 # | `one_in` | one number in so many is sent of each parameter, rounded up: the largest ones, signs aside |
 # | `rate`, `momentum` | those of `torch.optim.SGD` |
 #
-# The loss is the mean of the cross-entropy over a rank's rows. The hook works as `TopK` does in 10.6: what was kept is added before the largest numbers are chosen,
-# what is not sent is kept, and what comes out is the mean of all ranks' messages. Places travel as int32.
+# The loss is the mean of the cross-entropy over a rank's rows. The hook works as `TopK` does in 10.6: what was kept is added before the largest
+# numbers are chosen, what is not sent is kept, and what comes out is the mean of all ranks' messages. Places travel as int32.
 
 # %% [markdown]
 # In the first start nothing has been saved. The script trains all steps, and on the way, after step `stop`, it saves what is needed, under names of

@@ -192,7 +192,6 @@ _MIXING = asked_exercise(
     levels={
         "matrix": Level(
             points=2,
-            again=True,
             cases=(
                 Linked(graph="star", ranks=5),
                 Linked(graph="drawn", ranks=7),

@@ -158,7 +158,6 @@ _OUTER = parts_exercise(
     levels={
         "average": Level(
             points=2,
-            again=True,
             cases=(Alone(world_size=4), Alone(world_size=2, rounds=4, every=1)),
             praise="with an outer rate of 1 and no momentum all go on from the mean: that is FedAvg",
         ),

@@ -223,7 +223,6 @@ _MEMORY = asked_exercise(
         ),
         "mean": Level(
             points=1,
-            again=True,
             alone=True,
             cases=(Sent(look="mean"), Sent(look="mean", ranks=2)),
             praise="the messages of all ranks come to one mean, where some have sent nothing",

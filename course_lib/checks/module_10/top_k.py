@@ -10,7 +10,7 @@ from torch import Tensor
 Message = tuple[Tensor, Tensor]  # values, and their places
 
 
-def _largest_first(x: Tensor, k: int) -> Tensor:
+def largest_first(x: Tensor, k: int) -> Tensor:
     """Places of the k largest numbers of a flat tensor, signs aside; of equal ones those that stand first."""
     return x.abs().sort(descending=True, stable=True).indices[:k]
 
@@ -51,8 +51,8 @@ class TopK:
         if self.mistake == "smallest":
             return x.abs().sort(stable=True).indices[:k]
         if self.mistake == "last":
-            return len(x) - 1 - _largest_first(x.flip(0), k)
-        return _largest_first(x, k)
+            return len(x) - 1 - largest_first(x.flip(0), k)
+        return largest_first(x, k)
 
     def _left(self, gradient: Tensor, due: Tensor, sent: Tensor) -> Tensor:
         return {

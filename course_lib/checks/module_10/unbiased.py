@@ -218,7 +218,6 @@ _UNBIASED = asked_exercise(
         ),
         "variance": Level(
             points=1,
-            again=True,
             alone=True,
             cases=(Dice(look="variance"), Dice(look="variance", length=21, zeros=True)),
             praise="what the dice cost: a variance, larger where buckets are larger and levels are fewer",
