@@ -293,12 +293,12 @@ check("10.4", train_alone)
 # the norm there are `levels` steps. Each number is sent as the number of a step, with its sign. A number that lies between two steps throws a die:
 #
 # ```text
-#              0          0.25         0.5    0.6      0.75          1          norm 1, levels 4
-#              |            |           |      x         |           |
-# step         0            1           2                3           4
+# norm 1, levels 4     0        0.25       0.5     0.6     0.75        1
+#                      |          |         |       x        |         |
+# step                 0          1         2                3         4
 #
-# 0.6 is 2.4 steps long, and 0.4 is its fraction:    up to 3 in 4 of 10 throws, down to 2 in 6
-#                                                     0.4 · 0.75  +  0.6 · 0.5  =  0.6
+# 0.6 is 2.4 steps long, and 0.4 is its fraction:
+# up to step 3 in 4 of 10 throws, down to 2 in 6:    0.4 · 0.75  +  0.6 · 0.5  =  0.6
 # ```
 #
 # On average over the dice nothing is lost, so a gradient that is sent in this way is called **unbiased**. What grows is its variance.
@@ -491,9 +491,9 @@ check("10.7", EF21)
 # so an all-reduce of thin matrices has told everybody what the mean gradient does to Q. This is **PowerSGD**. M is a x b, and Q is b x r:
 #
 # ```text
-# P  =  mean of the ranks' M Q             a x r      first all-reduce
-# P  =  orthonormal columns for P                     each rank for itself, and all get the same
-# Q  =  mean of the ranks' M.T P           b x r      second all-reduce
+# P  =  mean of the ranks' M Q       a x r     first all-reduce
+# P  =  orthonormal columns for P    a x r     each rank for itself, all get the same
+# Q  =  mean of the ranks' M.T P     b x r     second all-reduce
 # mean gradient, about:  P Q.T
 # ```
 #

@@ -102,7 +102,7 @@ def _use(answer: Callable[..., Any], asked: _Asked) -> list[tuple[Any, ...]] | s
         means = [box.receive([tuple(one.clone() for one in message) for message in copies]) for box in boxes]
         if odd := [one for one in means if not isinstance(one, Tensor)]:
             return f"receive() {wrong_kind(type(odd[0]).__name__, 'a tensor')}"
-        guesses = [getattr(box, "guess", None) for box in boxes]
+        guesses: list[Any] = [getattr(box, "guess", None) for box in boxes]
         if odd := [one for one in guesses if not isinstance(one, Tensor)]:
             return f"guess is {type(odd[0]).__name__}, not a tensor"
         steps.append(tuple([one.detach().clone() for one in part] for part in (guesses, means)))
@@ -183,7 +183,7 @@ _SLIPS: Slips = {
 
 _GUESSED = asked_exercise(
     key="10.7",
-    title="EF21: a guess that follows",
+    title="EF21, a guess that follows",
     records=_records,
     use=_use,
     judge=_judge,
