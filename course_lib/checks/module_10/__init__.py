@@ -1,0 +1,1 @@
+"""The exercises of module 10, less talk."""
