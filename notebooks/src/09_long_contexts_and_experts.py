@@ -459,7 +459,7 @@ for run, error in falls.items():
 #
 # ## What still hurts
 #
-# All our messages had good wires. But your other eight GPUs stand in another house, joined by the internet. There even one gradient a step is too much. Lesson 10, which is not written yet, will send less than everything, and ask what is lost by it.
+# All our messages had good wires. But your other eight GPUs stand in another house, joined by the internet. There even one gradient a step is too much. Lesson 10 sends less than everything, and asks what is lost by it.
 
 # %%
 score()
@@ -467,7 +467,7 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** the [exercises](../exercises/release/09_long_contexts_and_experts.ipynb), then [lesson 12](12_on_the_cluster.ipynb) on the cluster.
+# **Next:** the [exercises](../exercises/release/09_long_contexts_and_experts.ipynb), then [lesson 10](10_less_talk.ipynb) for slow lines, or [lesson 12](12_on_the_cluster.ipynb) on the cluster.
 #
 # <details><summary>1. Somebody counts rotary angles from 0 on each rank. Which ranks are wrong, and on which rung does it show?</summary>
 # All but the first, and in zigzag also the first, in its second piece. It shows in the output already.
