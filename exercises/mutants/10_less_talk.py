@@ -282,6 +282,35 @@ WRONG["10.9", "mended"] = {
     "14 numbers sent, and 4 is right": {CHOSEN: "sent = torch.where(due.abs() == due.abs().max(), due, 0.0)"},
 }
 
+# 10.10 -----------------------------------------------------------------------------------------------------------
+
+TOLD_LINES, AGREES = "return right, wrong", 'float(f"{number:.3g}") != line.said'
+
+WRONG["10.10", "text"] = {
+    "returned list, not two things: a list of numbers": {TOLD_LINES: "return right"},
+    "not a list with a number for each of 6 lines": {TOLD_LINES: "return right[:-1], wrong"},
+    "the second thing is to be a list of names": {TOLD_LINES: 'return right, "ABDF"'},
+    "that is the share of the numbers": {"(n - 1) * 6 * k / ring": "k / d"},
+    "a place has four bytes": {"(n - 1) * 6 * k / ring": "(n - 1) * 2 * k / ring"},
+    "ring: a reduce-scatter alone": {
+        '"ring": ring / 1e9': '"ring": ring / 2e9',
+    },
+    "omega: that is what rand-k multiplies by": {"d / k - 1": "d / k"},
+    "A, share: 7.56 there, and 0.96 is right": {"(n - 1) * 6 * k / ring": "(n - 1) ** 2 * 6 * k / ring / 8"},
+    "the numbers are right, and what the table says in line A does not agree": {TOLD_LINES: "return right, []"},
+    "the numbers are right, and what the table says in line C agrees": {
+        TOLD_LINES: "return right, [line.name for line in lines]"
+    },
+    "the numbers are right, but 'share' is no line's name": {TOLD_LINES: "return right, [*wrong, 'share']"},
+    "a line is named twice": {TOLD_LINES: "return right, wrong + wrong"},
+}
+WRONG["10.10", "others"] = {
+    "another table, 6 lines: the numbers are right, and what the table says in line": {
+        AGREES: "abs(number - line.said) > 0.02 * number"
+    },
+    "another table, 6 lines: ": {"n, d, k = line.n, line.d, line.k": "n, d, k = 64, line.d, line.k"},
+}
+
 # 10.11 -----------------------------------------------------------------------------------------------------------
 
 BACK, KEEPS = '        kept.update(state["kept"])\n', "kept[names[one]] = due.view(gradient.shape)"

@@ -639,6 +639,68 @@ check("10.9", Mended)
 # hint("10.9")
 
 # %% [markdown]
+# ## 10.10
+#
+# *Find the wrong number · medium · useful · 25 minutes.* **You learn** to check what slides say of bytes and of rates.
+#
+# "Top-k sends one per cent of the gradient, so it is a hundred times faster. A ring's cost grows with the number of ranks." Somebody has believed such
+# sentences and made a table of them, for 64 ranks and a gradient of seven billion numbers in bf16, of which top-k sends one in a hundred:
+#
+# | name | kind | what it is | said |
+# | --- | --- | --- | ---: |
+# | A | `share` | bytes that a rank sends by top-k and an all-gather, as a share of a ring all-reduce | 0.01 |
+# | B | `ring` | bytes that a rank sends in a ring all-reduce of the gradient, in 10^9 | 882 |
+# | C | `gossip` | bytes that a rank sends in a step of gossip on a ring of ranks, in 10^9 | 28 |
+# | D | `delta` | top-k is a contraction: of a sum of squares at least this share is kept | 0.99 |
+# | E | `omega` | rand-k times d/k is unbiased: its squared error is on average so many times the sum of squares | 99 |
+# | F | `steps` | plain parallel SGD with n ranks needs this share of the steps of one, for the same error | 0.125 |
+#
+# Values have two bytes and places four. In gossip a rank sends all its weights, as many as the gradient has numbers, to each of its two neighbours. **rand-k** sends k numbers at
+# places that are drawn. The error of parallel SGD goes with 1 / √(n·T) after T steps, once T is large.
+
+# %% [markdown]
+# Write a function that goes through this table and any other. Each line is a record:
+#
+# | field | meaning |
+# | --- | --- |
+# | `name`, `kind` | the line's name, and one of the six kinds above |
+# | `n`, `d`, `k` | ranks, numbers of the gradient, and how many of them are sent |
+# | `said` | what the table says, rounded to three digits: a line agrees if the right number is rounded to it |
+#
+# **Target:** for each line the right number. And the names of all lines that do not agree with it. Perhaps there is none. To round a number x to three
+# digits, take `float(f"{x:.3g}")`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "10-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def find_wrong_lines(lines):
+    """Return two things: a list of numbers, one for each line, and a list of names.
+
+    lines: records, as the table above describes them.
+    """
+    ### BEGIN SOLUTION
+    right, wrong = [], []
+    for line in lines:
+        n, d, k = line.n, line.d, line.k
+        ring = 2 * (n - 1) / n * 2 * d
+        number = {
+            "share": (n - 1) * 6 * k / ring,
+            "ring": ring / 1e9,
+            "gossip": 2 * 2 * d / 1e9,
+            "delta": k / d,
+            "omega": d / k - 1,
+            "steps": 1 / n,
+        }[line.kind]
+        right.append(number)
+        if float(f"{number:.3g}") != line.said:
+            wrong.append(line.name)
+    return right, wrong
+    ### END SOLUTION
+
+
+check("10.10", find_wrong_lines)
+# hint("10.10")
+
+# %% [markdown]
 # ## 10.11
 #
 # *Own file · hard · core · 50 minutes.* **You learn** to put a compressor into PyTorch's own DDP, and to stop and go on without a trace.
