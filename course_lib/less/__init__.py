@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from course_lib.less.compressor import Compressor, compressed
     from course_lib.less.consensus import disagreement, opinions
     from course_lib.less.descent import descend
-    from course_lib.less.error_memory import error_feedback, follow, merged
+    from course_lib.less.error_memory import error_feedback, follow_number, merged
     from course_lib.less.gradient_models import ef21
     from course_lib.less.largest_values import top_k
     from course_lib.less.low_rank import first_directions, from_factors, left_factor, orthonormal, right_factor

@@ -51,7 +51,7 @@ class Followed(NamedTuple):
     kept: list[float]  # after the step
 
 
-def follow(compressor: Compressor, gradients: Tensor, place: int) -> Followed:
+def follow_number(compressor: Compressor, gradients: Tensor, place: int) -> Followed:
     """Error feedback on a worker's gradients, and of the number at one place what came, went and stayed.
 
     Shapes: gradients (steps, size).

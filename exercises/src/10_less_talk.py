@@ -54,9 +54,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 
 # %% nbgrader={"grade": false, "grade_id": "10-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 wire = given("10.1", GRADE_SEED)
-print(
-    f"n = {wire.n} ranks; the gradient has L = {wire.L} matrices of a x b = {wire.a:,} x {wire.b:,} numbers"
-)
+print(f"n = {wire.n} ranks")
+print(f"the gradient has L = {wire.L} matrices of a x b = {wire.a:,} x {wire.b:,} numbers")
 print(f"one number in k = {wire.k} is sent; local steps: H = {wire.H}")
 print(f"dice: bits = {wire.bits} for a number with its sign, buckets of bucket = {wire.bucket} numbers")
 print(f"factors: r = {wire.r} columns")

@@ -91,7 +91,7 @@ text = Batches(text=bytes(byte % 128 for byte in load_text()), batch_size=16, se
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=3e-3, max_norm=1.0)
 
 
-def trained(apply, steps=100, config=ADAMW, **degrees):
+def losses_of(apply, steps=100, config=ADAMW, **degrees):
     """The loss over all ranks' rows, each tenth step at the mean of all weights."""
 
     def on_each_rank():
@@ -127,7 +127,7 @@ ways = {
 }
 curves, sent = {}, {}
 for name, (apply, degrees) in ways.items():
-    curves[name] = trained(apply, **degrees)
+    curves[name] = losses_of(apply, **degrees)
     sent[name] = between_houses()
     print(f"{name:22} {sent[name]:5.1f} MB between the houses, loss {curves[name][-1]:.2f}")
 
@@ -225,7 +225,7 @@ print("after 200 steps:", [f"{number:.0e}" for number in x.tolist()])
 # %%
 steps = torch.randn(40, 100, generator=torch.Generator().manual_seed(3)) * 0.6
 steps[:, 7] = 0.5 + 0.2 * steps[:, 7]  # small, but always of one sign
-viz.plot_residual(less.follow(less.top_k(0.05), steps, 7))
+viz.plot_residual(less.follow_number(less.top_k(0.05), steps, 7))
 
 # %% [markdown]
 # The gradient is never among the largest. What is kept grows step by step, until it is large enough and leaves all at once; then it begins anew. Nothing is lost, it is only *late*.
@@ -357,9 +357,11 @@ methods = {
     for run, name in kinds.items()
 }
 SGD = TrainConfig(learning_rate=0.5)
-losses = {"everything sent": trained((replicate(),), 80, SGD, dp=4)}
+losses = {"everything sent": losses_of((replicate(),), 80, SGD, dp=4)}
 for run, method in methods.items():
-    losses[f"run {run}"] = trained((replicate(lossy=lambda local, method=method: method),), 80, SGD, dp=4)
+    losses[f"run {run}"] = losses_of(
+        (replicate(lossy=lambda local, method=method: method),), 80, SGD, dp=4
+    )
 subtitle = "each tenth step; the broad grey line sends everything"
 viz.plot_loss_curves(losses, title="Which of these averages would you trust?", subtitle=subtitle)
 
@@ -505,7 +507,7 @@ for name, apply in {
     "ring": (gossip("ring"),),
     "ring, tracking": (gossip("ring", track=True),),
 }.items():
-    reached = trained(apply, dp=4)[-1]
+    reached = losses_of(apply, dp=4)[-1]
     print(f"{name:15} {ledger().bytes_sent(0) / 1e6:5.1f} MB sent by a rank, loss {reached:.2f}")
 
 # %% [markdown]

@@ -261,7 +261,7 @@ def test_a_little_is_enough_for_the_median():
 
 def test_the_number_that_is_followed_is_sent_when_enough_has_gathered():
     gradients = torch.ones(12, 4, dtype=torch.float64) * torch.tensor([4.5, 1.0, 0.0, 0.0])
-    followed = less.follow(less.top_k(0.25), gradients, place=1)
+    followed = less.follow_number(less.top_k(0.25), gradients, place=1)
     assert followed.gradients == [1.0] * 12
     assert followed.sent == [0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0]
     assert [sum(followed.sent[: t + 1]) + kept for t, kept in enumerate(followed.kept)] == list(range(1, 13))

@@ -91,7 +91,7 @@ def test_bowls_show_where_each_mean_ends():
 
 
 def test_bars_of_a_followed_number_are_as_high_as_its_values_on_one_scale():
-    followed = less.follow(less.top_k(0.25), GATHERED, place=1)
+    followed = less.follow_number(less.top_k(0.25), GATHERED, place=1)
     picture = viz.plot_residual(followed)
     words_of(picture)
     tall = {
@@ -140,7 +140,10 @@ def test_opinions_move_from_where_they_began_to_where_gossip_leads():
         ),
         (lambda: viz.plot_wires([], LINKS, computing_s=1), "plot_wires: 0 methods, 4 wires; .*; give rows"),
         (lambda: viz.plot_drift([]), "plot_drift: 0 drifts; .*; give drift"),
-        (lambda: viz.plot_residual(less.follow(less.top_k(1), torch.ones(61, 2), 0)), "61 steps; .*; follow fewer"),
+        (
+            lambda: viz.plot_residual(less.follow_number(less.top_k(1), torch.ones(61, 2), 0)),
+            "61 steps; .*; follow fewer",
+        ),
         (lambda: viz.plot_dice(9, [0.5]), "plot_dice: levels=9, 1 numbers; .*; give fewer"),
         (lambda: viz.plot_dice(4, [1.5]), r"plot_dice: shares 1.5; .*; give \|x\| / norm"),
         (lambda: viz.animate_consensus(["ring"], [1.0], 4), "1 topologies, 1 workers, steps=4; .*; give fewer"),

@@ -13,7 +13,7 @@ from course_lib.parallel.lossy.neighbours import mixed
 from course_lib.ranks import run_ranks
 from course_lib.training.gossip_technique import LAST, TRACKER, gossip
 from course_lib.verify.identities.averaged import normal_numbers, off, whole_numbers
-from course_lib.verify.identities.trained import batch, make_trainer
+from course_lib.verify.identities.trained import make_trainer, small_batch
 
 _RANKS, _SIZE = 4, 30
 
@@ -72,7 +72,7 @@ def _track(topology: str) -> tuple[Tensor, Tensor]:
     trainer = make_trainer((gossip(topology, track=True),), "sgd")
     trackers, gradients = [], []
     for step in range(_STEPS):
-        trainer.step(batch(step))
+        trainer.step(small_batch(step))
         kinds = trainer.apart.memory.kinds
         trackers.append(torch.cat(list(kinds[TRACKER].values())))
         gradients.append(torch.cat(list(kinds[LAST].values())))

@@ -35,7 +35,7 @@ class Trained:
     told: Tensor
 
 
-def trained(apply: Apply, *, ranks: int = _RANKS, optimizer: Optimizer = "sgd", steps: int = _STEPS) -> Trained:
+def small_training(apply: Apply, *, ranks: int = _RANKS, optimizer: Optimizer = "sgd", steps: int = _STEPS) -> Trained:
     """Train a small model along "dp"."""
     found = run_ranks(_train, ranks, apply, optimizer, steps)
     return Trained(own=torch.stack([own for own, _ in found]), told=found[0][1])
@@ -43,17 +43,19 @@ def trained(apply: Apply, *, ranks: int = _RANKS, optimizer: Optimizer = "sgd", 
 
 def same_weights(apply: Apply, exact: Apply, *, optimizer: Optimizer = "sgd") -> float:
     """Two ways to train that end in the same mean of weights."""
-    return off(trained(apply, optimizer=optimizer).told, trained(exact, optimizer=optimizer).told)
+    return off(small_training(apply, optimizer=optimizer).told, small_training(exact, optimizer=optimizer).told)
 
 
 def one_worker(apply: Apply, optimizer: Optimizer = "adamw") -> float:
     """A method without anybody to talk to is plain training."""
-    return off(trained(apply, ranks=1, optimizer=optimizer).told, run_ranks(_train, 1, (), optimizer, _STEPS)[0][1])
+    return off(
+        small_training(apply, ranks=1, optimizer=optimizer).told, run_ranks(_train, 1, (), optimizer, _STEPS)[0][1]
+    )
 
 
 def ranks_equal(apply: Apply) -> float:
     """All ranks hold the same weights in the end."""
-    own = trained(apply).own
+    own = small_training(apply).own
     return off(own, own[:1].expand_as(own))
 
 
@@ -61,7 +63,7 @@ def goes_on(apply: Apply, optimizer: Optimizer = "adamw") -> float:
     """Stopped, written, read by new trainers and gone on: what an uninterrupted training gives, on every rank."""
     with tempfile.TemporaryDirectory() as folder:
         stopped = run_ranks(_stopped, _RANKS, apply, optimizer, folder)
-    return off(torch.stack(stopped), trained(apply, optimizer=optimizer, steps=2 * _STEPS).own)
+    return off(torch.stack(stopped), small_training(apply, optimizer=optimizer, steps=2 * _STEPS).own)
 
 
 def fewer_ranks(apply: Apply, fewer: int = 2) -> float:
@@ -71,7 +73,7 @@ def fewer_ranks(apply: Apply, fewer: int = 2) -> float:
     return off(torch.stack(after[:fewer]).mean(0), torch.stack(before).mean(0))
 
 
-def batch(step: int) -> Batch:
+def small_batch(step: int) -> Batch:
     """Rows and classes, the same in each call."""
     draws = torch.Generator().manual_seed(step)
     inputs = torch.randn(_ROWS, _IN, generator=draws, dtype=torch.float64)
@@ -91,26 +93,26 @@ def make_trainer(apply: Apply, optimizer: Optimizer, group: dist.ProcessGroup | 
 def _train(apply: Apply, optimizer: Optimizer, steps: int) -> tuple[Tensor, Tensor]:
     trainer = make_trainer(apply, optimizer)
     for step in range(steps):
-        trainer.step(batch(step))
+        trainer.step(small_batch(step))
     return _own(trainer), _flat(trainer.parameters().values())
 
 
 def _stopped(apply: Apply, optimizer: Optimizer, folder: str) -> Tensor:
     first = make_trainer(apply, optimizer)
     for step in range(_STEPS):
-        first.step(batch(step))
+        first.step(small_batch(step))
     first.save(folder)
     second = make_trainer(apply, optimizer)
     second.load(folder)
     for step in range(_STEPS, 2 * _STEPS):
-        second.step(batch(step))
+        second.step(small_batch(step))
     return _own(second)
 
 
 def _read_by_fewer(apply: Apply, fewer: int, folder: str) -> tuple[Tensor, Tensor]:
     first = make_trainer(apply, "sgd")
     for step in range(_STEPS):
-        first.step(batch(step))
+        first.step(small_batch(step))
     first.save(folder)
     group = dist.new_group(list(range(fewer)))
     before = _residual(first)
