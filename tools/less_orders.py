@@ -71,7 +71,8 @@ _METHODS = """
 | --- | --- | --- | --- | --- | --- | --- | --- |"""
 _PUBLISHED = """
 *Published* is the accuracy on CIFAR-10 of ResNet-18 and of ResNet-20, as the workshop's slides print it. Look at the
-spreads before the order: of those five methods EF21 alone stands apart from PSGD, there as here. In loss, memory is
+spreads before the order: EF21 stands far apart, there as here; the others differ about as
+much as one of them between seeds. In loss, memory is
 worth more than any spread. NEOLITHIC is built here from a description: see `course_lib/less/both_ends.py`."""
 _AVERAGED = """
 ## Averaged models

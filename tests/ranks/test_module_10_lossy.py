@@ -202,7 +202,7 @@ def test_all_identities_hold():
 
 def test_an_identity_that_does_not_hold_is_told():
     wrong = Identity(claim="1 = 2", found=lambda: 0.5)
-    with pytest.raises(NotHeld, match=r"1 = 2: off by 5\.0e-01; it holds within 1e-12; look at what is sent"):
+    with pytest.raises(NotHeld, match=r"1 = 2: off by 5\.0e-01; it has to hold within 1e-12; look at what is sent"):
         climb_identities({wrong.claim: wrong})
 
 

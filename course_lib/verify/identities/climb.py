@@ -57,7 +57,7 @@ def climb_identities(identities: Mapping[str, Identity] | None = None) -> Identi
         found[one.claim] = one.found()
         if not found[one.claim] <= one.limit:
             values = f"off by {found[one.claim]:.1e}"
-            rule = "it holds to the bit" if not one.limit else f"it holds within {one.limit:.0e}"
+            rule = "it has to hold to the bit" if not one.limit else f"it has to hold within {one.limit:.0e}"
             way_out = "look at what is sent, what is kept, and by how many it is divided"
             raise NotHeld(four_parts(one.claim, values, rule, way_out))
     return Identities(found, {one.claim: one.limit for one in tried})

@@ -56,12 +56,9 @@ class AddedAfter(_WithResidual):
         sent = {name: x + self.residual(name, x, memory) for name, x in largest.items()}
         for name, gradient in gradients.items():
             memory.keep(RESIDUAL, name, gradient - largest[name])
-        means = [everyone.view(torch.float64).view(talk.size, -1) for everyone in _whole(sent, talk)]
-        return {name: mean.mean(0).to(sent[name].dtype) for name, mean in zip(sent, means, strict=True)}
-
-
-def _whole(rows: Tensors, talk: Talk) -> list[Tensor]:
-    return talk.gathered([row.double().view(torch.uint8) for row in rows.values()])
+        everyone = talk.gathered([row.view(torch.uint8) for row in sent.values()])  # with no zeros to leave out
+        rows = [of_all.contiguous().view(x.dtype) for of_all, x in zip(everyone, sent.values(), strict=True)]
+        return {name: of_all.mean(0) for name, of_all in zip(sent, rows, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -93,14 +90,15 @@ class LastOneWins(_WithResidual):
     """`out[places] = values` in place of `+=`: where two ranks send the same place, one of them is lost."""
 
     def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+        turns = self.turns(gradients, memory)
         wanted = {name: x + self.residual(name, x, memory) for name, x in gradients.items()}
-        means, sent = compressed_mean(self.compressor, wanted, talk, self.turns(gradients, memory))
-        everyone = _whole(sent, talk)
+        draws = {name: talk.draws(name, turns[name], alike=False) for name in wanted}
+        messages = [self.compressor.encode(x, draws[name]) for name, x in wanted.items()]
         found = {}
-        for name, rows in zip(wanted, everyone, strict=True):
-            memory.keep(RESIDUAL, name, wanted[name] - sent[name])
-            found[name] = torch.zeros_like(means[name])
-            for row in rows.view(torch.float64).view(talk.size, -1).to(found[name].dtype):
+        for (name, x), message, of_all in zip(wanted.items(), messages, talk.gathered(messages), strict=True):
+            memory.keep(RESIDUAL, name, x - self.compressor.decode(message, len(x), x.dtype, draws[name]))
+            found[name] = torch.zeros_like(x)
+            for row in self.compressor.decode(of_all, len(x), x.dtype, draws[name]):
                 found[name] = torch.where(row != 0, row / talk.size, found[name])
         return found
 
