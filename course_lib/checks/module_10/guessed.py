@@ -37,7 +37,7 @@ class Guessed:
         return f"{plural(self.ranks, 'rank')}, {plural(self.steps, 'step')}{still}, one number in {self.one_in}"
 
 
-class _Asked(NamedTuple):
+class _OfRanks(NamedTuple):
     """Gradients (steps, ranks, length)."""
 
     one_in: int
@@ -81,15 +81,15 @@ class _EF21:
         return self.guess if self.mistake == "own" else self.average
 
 
-def _records(case: Guessed, seed: int) -> Sequence[_Asked]:
+def _records(case: Guessed, seed: int) -> Sequence[_OfRanks]:
     source = generator(seed, case.ranks, case.steps, case.one_in, case.length)
     gradients = torch.randn(case.steps, case.ranks, case.length, generator=source, dtype=torch.float64)
     if case.still:
         gradients = gradients[:1].expand_as(gradients).contiguous()
-    return [_Asked(case.one_in, gradients)]
+    return [_OfRanks(case.one_in, gradients)]
 
 
-def _use(answer: Callable[..., Any], asked: _Asked) -> list[tuple[Any, ...]] | str:
+def _use(answer: Callable[..., Any], asked: _OfRanks) -> list[tuple[Any, ...]] | str:
     """Runs on a rank, which stands for all of them: of each step messages, guesses and means. A text is a verdict."""
     boxes = [answer(asked.one_in, asked.gradients.shape[-1]) for _ in asked.gradients[0]]
     steps: list[tuple[Any, ...]] = []
@@ -115,7 +115,7 @@ def _in_order(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     return values[order], places[order]
 
 
-def _judge(asked: _Asked, found: list[tuple[Any, ...]] | str) -> str | None:
+def _judge(asked: _OfRanks, found: list[tuple[Any, ...]] | str) -> str | None:
     if isinstance(found, str):
         return found
     boxes = [_EF21(asked.one_in, asked.gradients.shape[-1]) for _ in asked.gradients[0]]

@@ -44,7 +44,7 @@ class Linked:
         return f"{what}{', the gap' * self.gap}"
 
 
-class _Asked(NamedTuple):
+class _Neighbours(NamedTuple):
     """Of each rank a list of its neighbours."""
 
     neighbours: tuple[tuple[int, ...], ...]
@@ -54,14 +54,14 @@ class _Asked(NamedTuple):
         return ""
 
 
-def _records(case: Linked, seed: int) -> Sequence[_Asked]:
+def _records(case: Linked, seed: int) -> Sequence[_Neighbours]:
     """Ranks have other numbers for each seed."""
     source = generator(seed, case.ranks, len(case.graph))
     names = torch.randperm(case.ranks, generator=source).tolist()
     edges = {(names[one], names[other]) for one, other in _edges(case, source)}
     linked = edges | {(other, one) for one, other in edges}
     neighbours = (tuple(sorted(other for one, other in linked if one == rank)) for rank in range(case.ranks))
-    return [_Asked(tuple(neighbours), case.gap)]
+    return [_Neighbours(tuple(neighbours), case.gap)]
 
 
 def _edges(case: Linked, source: torch.Generator) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ def _edges(case: Linked, source: torch.Generator) -> list[tuple[int, int]]:
     return [*tree, (1, 2)]
 
 
-def _use(answer: Callable[..., Any], asked: _Asked) -> dict[str, Tensor] | str:
+def _use(answer: Callable[..., Any], asked: _Neighbours) -> dict[str, Tensor] | str:
     """Runs on a rank: the matrix, and the gap if it counts; a text is a verdict."""
     found = answer([list(one) for one in asked.neighbours])
     if not isinstance(found, tuple | list) or len(found) != 2:
@@ -94,7 +94,7 @@ def _use(answer: Callable[..., Any], asked: _Asked) -> dict[str, Tensor] | str:
     return {"matrix": matrix.detach().clone()} | ({"gap": rounded} if asked.gap else {})
 
 
-def _judge(asked: _Asked, found: Mapping[str, Tensor] | str) -> str | None:
+def _judge(asked: _Neighbours, found: Mapping[str, Tensor] | str) -> str | None:
     if isinstance(found, str):
         return found
     want, gap = _mixing(asked.neighbours)
@@ -105,7 +105,7 @@ def _judge(asked: _Asked, found: Mapping[str, Tensor] | str) -> str | None:
     return None
 
 
-def _wrong_matrix(asked: _Asked, got: Tensor, want: Tensor) -> str | None:
+def _wrong_matrix(asked: _Neighbours, got: Tensor, want: Tensor) -> str | None:
     if form := wrong_form(got, want, 1, ""):
         return f"the matrix{form}".replace(" as in what you were given", "")
     if close(got, want):

@@ -70,7 +70,7 @@ class Slide:
         return "the table of the text" if self.published else f"another table, {plural(len(_RIGHT), 'line')}"
 
 
-class _Table(NamedTuple):
+class _Lines(NamedTuple):
     """Lines."""
 
     lines: tuple[_Line, ...]
@@ -82,7 +82,7 @@ class _Table(NamedTuple):
 _Found = tuple[list[float], list[str]]
 
 
-def _records(case: Slide, seed: int) -> Sequence[_Table]:
+def _records(case: Slide, seed: int) -> Sequence[_Lines]:
     draw = random.Random(f"{case.wrong}{case.published}{seed}")
     lines = []
     for place, kind in enumerate(_RIGHT):
@@ -95,7 +95,7 @@ def _records(case: Slide, seed: int) -> Sequence[_Table]:
         lines.append(line._replace(said=float(f"{claimed:.3g}")))
     if not case.published:
         draw.shuffle(lines)
-    return [_Table(tuple(lines))]
+    return [_Lines(tuple(lines))]
 
 
 def _answer(lines: Sequence[Any], *, mistake: str = "") -> _Found:
@@ -109,7 +109,7 @@ def _answer(lines: Sequence[Any], *, mistake: str = "") -> _Found:
     return right, [line.name for line, number in zip(lines, right, strict=True) if float(f"{number:.3g}") != line.said]
 
 
-def _use(answer: Callable[..., Any], table: _Table) -> _Found | str:
+def _use(answer: Callable[..., Any], table: _Lines) -> _Found | str:
     """Runs on a rank; a text says what came instead."""
     found = answer(list(table.lines))
     if not isinstance(found, tuple | list) or len(found) != 2:
@@ -129,7 +129,7 @@ def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(mine - right) <= 1e-9 * abs(right) for mine, right in zip(one, other, strict=True))
 
 
-def _judge(table: _Table, found: _Found | str) -> str | None:
+def _judge(table: _Lines, found: _Found | str) -> str | None:
     if isinstance(found, str):
         return found
     (numbers, names), (right, wrong) = found, _answer(table.lines)

@@ -43,7 +43,7 @@ class Sent:
         return f"one of {plural(self.length, 'number')} in {self.one_in}{', some of one size' if self.ties else ''}"
 
 
-class _Asked(NamedTuple):
+class _Gradients(NamedTuple):
     """Gradients by name, one after the other; and messages of ranks, with the shape of what they are of."""
 
     one_in: int
@@ -55,24 +55,24 @@ class _Asked(NamedTuple):
         return ""
 
 
-def records(case: Sent, seed: int) -> Sequence[_Asked]:
+def records(case: Sent, seed: int) -> Sequence[_Gradients]:
     source = generator(seed, case.one_in, case.length, case.ranks)
     if case.look == "mean":
         return [_of_ranks(case, source)]
     if case.look == "steps":
         shapes = dict(_NAMES)
         gradients = tuple((name, torch.randn(*shapes[name], generator=source)) for order in _ORDERS for name in order)
-        return [_Asked(case.one_in, gradients)]
+        return [_Gradients(case.one_in, gradients)]
     x = torch.randn(case.length, generator=source)
     if case.ties:  # two sizes; those of the larger one are more than may be sent, at both ends and of both signs
         x = torch.where(torch.rand(case.length, generator=source) < 0.6, 2.0, 1.0) * x.sign()
         x[[0, 1, -2, -1]] = torch.tensor([2.0, -2.0, 2.0, -2.0])
         x[2 : 2 + -(-case.length // case.one_in)] = -2.0
     x[case.length // 2] = -x.abs().max() - float(not case.ties)  # the largest of all is negative
-    return [_Asked(case.one_in, (("a", x),))]
+    return [_Gradients(case.one_in, (("a", x),))]
 
 
-def _of_ranks(case: Sent, source: torch.Generator) -> _Asked:
+def _of_ranks(case: Sent, source: torch.Generator) -> _Gradients:
     """Of each rank's matrix a few numbers; one place is sent by all, and others by one or by nobody."""
     shape = (3, 5)
     messages = []
@@ -80,10 +80,10 @@ def _of_ranks(case: Sent, source: torch.Generator) -> _Asked:
         others = 1 + torch.randperm(shape[0] * shape[1] - 1, generator=source)[:3]
         places = torch.cat([torch.zeros(1, dtype=torch.int64), others])
         messages.append((torch.randn(len(places), generator=source), places.to(torch.int32)))
-    return _Asked(case.one_in, (), tuple(messages), shape)
+    return _Gradients(case.one_in, (), tuple(messages), shape)
 
 
-def use(answer: Callable[..., Any], asked: _Asked) -> list[Any] | str:
+def use(answer: Callable[..., Any], asked: _Gradients) -> list[Any] | str:
     """Runs on a rank: a triple for each message, values, places and what is kept; or the mean. A text is a verdict."""
     box = answer(asked.one_in)
     if asked.messages:
@@ -112,7 +112,7 @@ def _no_tensor(found: Any) -> str:
     return wrong_kind(type(found).__name__, "a tensor")
 
 
-def judge(asked: _Asked, found: list[Any] | str) -> str | None:
+def judge(asked: _Gradients, found: list[Any] | str) -> str | None:
     if isinstance(found, str):
         return found
     if asked.messages:
@@ -163,7 +163,7 @@ def _nearly(got: Tensor, want: Tensor) -> str:
     return f"is not right: number {place} is {there:.4g}, and {right:.4g} is right"
 
 
-def _wrong_mean(asked: _Asked, found: Tensor) -> str | None:
+def _wrong_mean(asked: _Gradients, found: Tensor) -> str | None:
     want = TopK(asked.one_in).mean(asked.messages, asked.shape)
     if form := wrong_form(found, want, 1, ""):
         return f"the mean{form}"

@@ -42,7 +42,7 @@ class Dice:
         return f"{plural(self.length, 'number')} in buckets of {self.bucket}, {plural(self.levels, 'level')}{zeros}"
 
 
-class _Asked(NamedTuple):
+class _Throws(NamedTuple):
     """Numbers and the dice of several throws."""
 
     levels: int
@@ -60,18 +60,18 @@ class _Asked(NamedTuple):
         return Quantiser(self.levels, self.bucket)
 
 
-def _records(case: Dice, seed: int) -> Sequence[_Asked]:
+def _records(case: Dice, seed: int) -> Sequence[_Throws]:
     source = generator(seed, case.length, case.bucket, case.levels, len(case.look))
     v = torch.randn(case.length, generator=source, dtype=torch.float64)
     v *= 1 + torch.arange(case.length) // case.bucket  # buckets have norms of their own
     v[0] = -v[0].abs()
     if case.zeros:
         v[case.bucket : 2 * case.bucket] = 0.0
-    asked = _Asked(case.levels, case.bucket, v, (torch.rand(case.length, generator=source).double(),), case.look)
+    asked = _Throws(case.levels, case.bucket, v, (torch.rand(case.length, generator=source).double(),), case.look)
     return [asked._replace(dice=_around(asked)) if case.look == "both" else asked]
 
 
-def _around(asked: _Asked) -> tuple[Tensor, ...]:
+def _around(asked: _Throws) -> tuple[Tensor, ...]:
     """The smallest and the largest die, and those just before and just behind the number's fraction."""
     shares = asked.right.shares(asked.v)[0].flatten()[: len(asked.v)]
     fraction = shares - shares.floor()
@@ -79,7 +79,7 @@ def _around(asked: _Asked) -> tuple[Tensor, ...]:
     return torch.zeros_like(fraction), torch.full_like(fraction, 1 - _NEAR), before, behind
 
 
-def _use(answer: Callable[..., Any], asked: _Asked) -> dict[str, Any] | str:
+def _use(answer: Callable[..., Any], asked: _Throws) -> dict[str, Any] | str:
     """Runs on a rank: what is looked at, by name; a text is a verdict."""
     coder = answer(asked.levels, asked.bucket)
     if asked.look == "variance":
@@ -101,7 +101,7 @@ def _use(answer: Callable[..., Any], asked: _Asked) -> dict[str, Any] | str:
     return {"throws": throws, "back": back.detach().clone() if isinstance(back, Tensor) else type(back).__name__}
 
 
-def _judge(asked: _Asked, found: Mapping[str, Any] | str) -> str | None:
+def _judge(asked: _Throws, found: Mapping[str, Any] | str) -> str | None:
     if isinstance(found, str):
         return found
     if asked.look == "variance":
@@ -139,7 +139,7 @@ def _wrong_steps(got: Tensor, want: Tensor) -> str | None:
     )
 
 
-def _wrong_mean(asked: _Asked, throws: Sequence[tuple[Tensor, Tensor]]) -> str | None:
+def _wrong_mean(asked: _Throws, throws: Sequence[tuple[Tensor, Tensor]]) -> str | None:
     """Both outcomes of each die, by their probabilities, are the number itself."""
     shares = asked.right.shares(asked.v)[0].flatten()[: len(asked.v)]
     fraction = shares - shares.floor()
@@ -148,7 +148,7 @@ def _wrong_mean(asked: _Asked, throws: Sequence[tuple[Tensor, Tensor]]) -> str |
     return None if close(mean, asked.v) else f"the mean over both outcomes {no_multiple(mean, asked.v)}"
 
 
-def _wrong_variance(asked: _Asked, got: float) -> str | None:
+def _wrong_variance(asked: _Throws, got: float) -> str | None:
     want = asked.right.variance(asked.v)
     if math.isclose(got, want, rel_tol=1e-9):
         return None
