@@ -186,7 +186,8 @@ check("10.2", mixing)
 # `answer-0.pt`, `answer-1.pt` and so on.
 #
 # **Target:** the rows that the matrices give, one after the other. A rank sends one message for each weight that another rank has on what
-# it has, and nothing else travels. Then the mean of all ranks stays what it was, as often as they mix.
+# it has, and nothing else travels. The columns of these matrices sum to 1 as well as the rows, so the mean of all ranks stays what it was, as
+# often as they mix.
 #
 # To start it yourself, run `save_script("10.3", gossip)`.
 
@@ -642,8 +643,8 @@ check("10.9", Mended)
 #
 # *Find the wrong number · medium · useful · 25 minutes.* **You learn** to check what slides say of bytes and of rates.
 #
-# "Top-k sends one per cent of the gradient, so it is a hundred times faster. A ring's cost grows with the number of ranks." Somebody has believed such
-# sentences and made a table of them, for 64 ranks and a gradient of seven billion numbers in bf16, of which top-k sends one in a hundred:
+# "Top-k sends one per cent of the gradient, so it is a hundred times faster. A ring's cost grows with the number of ranks." Somebody has believed
+# such sentences and made a table of them, for 64 ranks and a gradient of seven billion numbers in bf16, of which top-k sends one in a hundred:
 #
 # | name | kind | what it is | said |
 # | --- | --- | --- | ---: |
@@ -654,8 +655,8 @@ check("10.9", Mended)
 # | E | `omega` | rand-k times d/k is unbiased: its squared error is on average so many times the sum of squares | 99 |
 # | F | `steps` | plain parallel SGD with n ranks needs this share of the steps of one, for the same error | 0.125 |
 #
-# Values have two bytes and places four. In gossip a rank sends all its weights, as many as the gradient has numbers, to each of its two neighbours. **rand-k** sends k numbers at
-# places that are drawn. The error of parallel SGD goes with 1 / √(n·T) after T steps, once T is large.
+# Values have two bytes and places four. In gossip a rank sends all its weights, as many as the gradient has numbers, to each of its two
+# neighbours. **rand-k** sends k numbers at places that are drawn. The error of parallel SGD goes with 1 / √(n·T) after T steps, once T is large.
 
 # %% [markdown]
 # Write a function that goes through this table and any other. Each line is a record:

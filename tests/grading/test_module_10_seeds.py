@@ -1,11 +1,14 @@
-"""Exercises of module 10 that are asked without ranks: whatever the seed, each slip is refused, the solution never."""
+"""Module 10: whatever the seed, each slip is refused, and what a script may have done wrong gives other numbers."""
 
 from __future__ import annotations
 
 import pytest
 
 from course_lib.checks.kit.registry import exercises
+from course_lib.checks.module_10 import own_gossip, own_hook
+from course_lib.checks.module_10.hooked_run import run
 from course_lib.comm.ledger import Ledger
+from course_lib.verify.equality import close
 from tests.grading.conftest import answer_of
 
 SEEDS = range(12)
@@ -30,3 +33,23 @@ def test_each_rule_of_the_text_is_tested_at_every_seed(key, answers):
         assert not refused(key, right, seed), seed
         for says, program in exercises()[key].slips.items():
             assert refused(key, program, seed), (seed, says)
+
+
+def cases_of(key):
+    return [case for level in exercises()[key].levels.values() for case in level.cases]
+
+
+@pytest.mark.parametrize("mistake", own_gossip._WRONG_WAYS)
+def test_each_mistake_in_gossip_gives_other_numbers_in_some_case(mistake):
+    for seed in SEEDS:
+        tasks = [own_gossip._task(case, seed) for case in cases_of("10.3")]
+        assert any(not close(own_gossip._mixed(task, mistake), own_gossip._mixed(task)) for task in tasks), seed
+
+
+@pytest.mark.parametrize("mistake", own_hook._WRONG_WAYS | own_hook._WRONG_RESTARTS)
+def test_each_mistake_in_a_hook_gives_other_weights_in_every_case(mistake):
+    for seed in SEEDS[:3]:
+        for case in cases_of("10.11"):
+            task, ranks = own_hook._task(case, seed), case.world_size
+            right, wrong = run(task, ranks), run(task, ranks, mistake=mistake)
+            assert any(not close(wrong[name], x) for name, x in right.items()), (seed, case)
