@@ -39,17 +39,17 @@ def cases_of(key):
     return [case for level in exercises()[key].levels.values() for case in level.cases]
 
 
-@pytest.mark.parametrize("mistake", own_gossip._WRONG_WAYS)
+@pytest.mark.parametrize("mistake", own_gossip.WRONG_WAYS)
 def test_each_mistake_in_gossip_gives_other_numbers_in_some_case(mistake):
     for seed in SEEDS:
-        tasks = [own_gossip._task(case, seed) for case in cases_of("10.3")]
-        assert any(not close(own_gossip._mixed(task, mistake), own_gossip._mixed(task)) for task in tasks), seed
+        tasks = [own_gossip.task_of(case, seed) for case in cases_of("10.3")]
+        assert any(not close(own_gossip.mixed(task, mistake), own_gossip.mixed(task)) for task in tasks), seed
 
 
-@pytest.mark.parametrize("mistake", own_hook._WRONG_WAYS | own_hook._WRONG_RESTARTS)
+@pytest.mark.parametrize("mistake", own_hook.WRONG_WAYS | own_hook.WRONG_RESTARTS)
 def test_each_mistake_in_a_hook_gives_other_weights_in_every_case(mistake):
     for seed in SEEDS[:3]:
         for case in cases_of("10.11"):
-            task, ranks = own_hook._task(case, seed), case.world_size
+            task, ranks = own_hook.task_of(case, seed), case.world_size
             right, wrong = run(task, ranks), run(task, ranks, mistake=mistake)
             assert any(not close(wrong[name], x) for name, x in right.items()), (seed, case)

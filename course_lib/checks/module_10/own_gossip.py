@@ -18,7 +18,7 @@ _LENGTH, _STEPS = 6, 4
 _TOLERANCE = 1e-9
 
 
-def _task(case: Start, seed: int) -> dict[str, Any]:
+def task_of(case: Start, seed: int) -> dict[str, Any]:
     """Every rank's numbers, and a matrix for each step."""
     ranks = case.world_size
     source = generator(seed, ranks, len(case.look))
@@ -60,7 +60,7 @@ def _pair(ranks: int) -> Tensor:
     return matrix
 
 
-def _mixed(task: Mapping[str, Any], mistake: str = "") -> Tensor:
+def mixed(task: Mapping[str, Any], mistake: str = "") -> Tensor:
     """What all ranks have in the end; or what a mistake gives."""
     x, matrices = task["values"], list(task["mixing"])
     if mistake == "first":
@@ -73,11 +73,11 @@ def _mixed(task: Mapping[str, Any], mistake: str = "") -> Tensor:
 def _step(x: Tensor, matrix: Tensor, mistake: str) -> Tensor:
     linked = (matrix != 0).double()
     if mistake == "one after another":
-        mixed = x.clone()
+        after = x.clone()
         for rank, row in enumerate(matrix):
             for other in row.nonzero().flatten().tolist():
-                mixed[rank] = mixed[rank] + row[other] * (x[other] - mixed[rank]) if other != rank else mixed[rank]
-        return mixed
+                after[rank] = after[rank] + row[other] * (x[other] - after[rank]) if other != rank else after[rank]
+        return after
     used = {
         "transposed": matrix.T,
         "evenly": linked / linked.sum(1, keepdim=True),
@@ -88,7 +88,7 @@ def _step(x: Tensor, matrix: Tensor, mistake: str) -> Tensor:
     return used @ x
 
 
-_WRONG_WAYS = {
+WRONG_WAYS = {
     "once": "one step is done, and each matrix of `mixing` is a step",
     "first": "each step is done by the first matrix. Look at the other ones of `mixing`: here they differ",
     "transposed": "the matrix is read by columns. Row i has the weights with which rank i takes, so a rank sends to "
@@ -105,7 +105,7 @@ _WRONG_WAYS = {
 def _verdict(case: Start, ran: Ran) -> str | None:
     """Each rank's numbers, then what has travelled."""
     task = dict(ran.task)
-    right = _mixed(task)
+    right = mixed(task)
     for rank, want in enumerate(right):
         found = ran.saved(f"answer-{rank}.pt")
         if not isinstance(found, Tensor):
@@ -124,8 +124,8 @@ def _wrong_values(task: Mapping[str, Any], found: Tensor, right: Tensor) -> str 
         return None
     if close(found, task["values"]):
         return "all ranks have what they began with"
-    for mistake, says in _WRONG_WAYS.items():
-        if close(found, _mixed(task, mistake), tolerance=_TOLERANCE):
+    for mistake, says in WRONG_WAYS.items():
+        if close(found, mixed(task, mistake), tolerance=_TOLERANCE):
             return says
     off = [rank for rank in range(len(right)) if not close(found[rank], right[rank], tolerance=_TOLERANCE)]
     return (
@@ -153,7 +153,7 @@ def _wrong_calls(ran: Ran, task: Mapping[str, Any]) -> str | None:
 _GOSSIP = ScriptExercise(
     key="10.3",
     title="your own gossip, without a deadlock",
-    task=_task,
+    task=task_of,
     verdict=_verdict,
     levels={
         "ring": Level(

@@ -21,12 +21,12 @@ _INT32, _SMALL = 4, 8  # bytes of a place, and of a loss or a count
 _TOLERANCE = 1e-9
 
 
-def _task(case: Start, seed: int) -> dict[str, Any]:
+def task_of(case: Start, seed: int) -> dict[str, Any]:
     stop, one_in = (_SOONER, 7) if case.look == "sooner" else (_STOP, 10)
     return make_task(_STEPS, stop, one_in, 1009 * seed + 61)
 
 
-_WRONG_WAYS = {
+WRONG_WAYS = {
     "everything": "these come from whole gradients: is the hook registered?",
     "sum": "the messages are summed. DDP does not divide what a hook returns, so divide by the ranks",
     "forgets": "nothing is kept: what was not sent is lost",
@@ -36,7 +36,7 @@ _WRONG_WAYS = {
     "written": "a place that several ranks have sent has the last one's number alone: add them up",
     "by senders": "each place is divided by the number of ranks that sent it, and by all ranks is asked",
 }
-_WRONG_RESTARTS = {
+WRONG_RESTARTS = {
     "lost": "the memory is empty after the restart: what had been kept is lost",
     "rank 0": "all ranks go on with rank 0's memory. Each rank has kept something else, and has to save its own",
     "momentum": "the momentum of the optimizer is lost in the restart",
@@ -83,7 +83,7 @@ def _wrong_values(found: list[Weights], task: Mapping[str, Any]) -> str | None:
         return None
     if _same(found[0], task["weights"]):
         return "the weights are as they were before the first step"
-    for mistake, says in _WRONG_WAYS.items():
+    for mistake, says in WRONG_WAYS.items():
         if _same(found[0], run(task, ranks, mistake=mistake)):
             return says
     for rank, one in enumerate(found):
@@ -97,7 +97,7 @@ def _wrong_restart(found: list[Weights], whole: list[Weights], task: Mapping[str
     for rank, (one, other) in enumerate(zip(found, whole, strict=True)):
         if all(torch.equal(one[name], x) for name, x in other.items()):
             continue
-        for mistake, says in _WRONG_RESTARTS.items():
+        for mistake, says in WRONG_RESTARTS.items():
             if _same(one, run(task, len(found), mistake=mistake)):
                 return says
         if _same(one, other):
@@ -126,7 +126,7 @@ def _wrong_calls(calls: tuple[Call, ...], task: Mapping[str, Any], steps: int) -
 _HOOK = ScriptExercise(
     key="10.11",
     title="your own hook in DDP, stopped and resumed",
-    task=_task,
+    task=task_of,
     verdict=_verdict,
     errors={
         "must match the size": "is a memory kept by bucket? After its first step DDP fills its buckets anew, so keep "
