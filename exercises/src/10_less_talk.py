@@ -154,7 +154,7 @@ check("10.2", mixing)
 # %% [markdown]
 # ## 10.3
 #
-# *Own file · medium · core · 35 minutes.* **You learn** to let neighbours talk to each other without anybody waiting for ever.
+# *Own file · medium · useful · 35 minutes.* **You learn** to let neighbours talk to each other without anybody waiting for ever.
 #
 # In **gossip** nobody waits for all. In each step a rank sends what it has to a few neighbours, and mixes what it gets from them into its own.
 # Who takes from whom, and how much, stands in the mixing matrix:
@@ -287,7 +287,7 @@ check("10.4", train_alone)
 # %% [markdown]
 # ## 10.5
 #
-# *Write · medium · core · 35 minutes.* **You learn** to round with dice, so that what is sent is wrong each time and right on average.
+# *Write · medium · useful · 35 minutes.* **You learn** to round with dice, so that what is sent is wrong each time and right on average.
 #
 # **QSGD** writes a gradient in few bits. It cuts the numbers into buckets. A bucket has a norm, the root of its sum of squares, and between 0 and
 # the norm there are `levels` steps. Each number is sent as the number of a step, with its sign. A number that lies between two steps throws a die:
