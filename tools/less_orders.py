@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from course_lib import less
-from course_lib.less import Method, Run, Workers
+from course_lib.less import LabRun, Method, Workers
 from tools.paths import ROOT
 
 KEPT = ROOT / "course_lib/presets/wild/orders.yaml"
@@ -92,7 +92,7 @@ _LIARS = """
 
 
 def main() -> int:
-    """Run everything, keep the rows and the page."""
+    """LabRun everything, keep the rows and the page."""
     torch.set_num_threads(1)
     begun = time.process_time()
     kept: dict[str, Any] = {
@@ -138,7 +138,7 @@ def _averaging(workers: int, by_label: bool) -> Workers:
     return Workers(seeds=SEEDS, workers=workers, batch=16, sorted_by_label=by_label)
 
 
-def _averaged_row(runs: Mapping[str, Run]) -> dict[str, Any]:
+def _averaged_row(runs: Mapping[str, LabRun]) -> dict[str, Any]:
     (run, *_) = runs.values()
     return {"method": run.name, "bytes": round(run.bytes_a_step)} | {data: _seen(one) for data, one in runs.items()}
 
@@ -150,11 +150,11 @@ def _liar_rows() -> Iterator[dict[str, Any]]:
             yield {"data": data, "attack": attack or "none"} | {rule: _seen(run) for rule, run in runs.items()}
 
 
-def _seen(run: Run) -> dict[str, float]:
+def _seen(run: LabRun) -> dict[str, float]:
     return {"loss": float(f"{run.loss:.5g}"), "spread": float(f"{run.spread:.3g}")}
 
 
-def _accuracy(workers: Workers, run: Run) -> dict[str, float]:
+def _accuracy(workers: Workers, run: LabRun) -> dict[str, float]:
     shares = (100 * workers.accuracy(run.model)).tolist()
     return {
         "accuracy": round(statistics.fmean(shares), 2),

@@ -42,7 +42,7 @@ _OWN = (OUTPUT, GRADIENTS, PARAMETERS, LOSSES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Case:
+class _Exact:
     """A method that loses nothing, and what it sends in a step."""
 
     technique: Technique
@@ -58,7 +58,7 @@ def _lossy_rows(world_size: int, text: bytes) -> Iterator[Row]:
         yield _row(name, case, world_size, text)
 
 
-def _cases(ranks: int) -> dict[str, _Case]:
+def _cases(ranks: int) -> dict[str, _Exact]:
     shapes = [tuple(parameter.shape) for parameter in Decoder(MODEL).parameters()]
     sizes, itemsize = [prod(shape) for shape in shapes], _DTYPE.itemsize
     whole = sum_time(sum(sizes), itemsize=itemsize, ranks=ranks, algorithm="ring")
@@ -68,15 +68,15 @@ def _cases(ranks: int) -> dict[str, _Case]:
     ]
     factors = power_sgd_time(shapes, _FULL, itemsize=itemsize, ranks=ranks, algorithm="ring")
     return {
-        "top-k of all, with memory": _Case(
+        "top-k of all, with memory": _Exact(
             technique=replicate(lossy=error_feedback(top_k(_WHOLE))), step=gather_time(message, ranks=ranks)
         ),
-        "both ways by top-k of all": _Case(
+        "both ways by top-k of all": _Exact(
             technique=replicate(lossy=double_squeeze(top_k(_WHOLE))), step=double_squeeze_time(stretches)
         ),
-        "factors of full rank": _Case(technique=replicate(lossy=power_sgd(_FULL)), step=factors),
-        "local, a meeting each step": _Case(technique=local(1), step=whole, rungs=_OWN),
-        "gossip of all with all": _Case(
+        "factors of full rank": _Exact(technique=replicate(lossy=power_sgd(_FULL)), step=factors),
+        "local, a meeting each step": _Exact(technique=local(1), step=whole, rungs=_OWN),
+        "gossip of all with all": _Exact(
             technique=gossip("complete"),
             step=gossip_time([ranks - 1] * ranks, sum(sizes) * itemsize),
             rungs=_OWN,
@@ -84,7 +84,7 @@ def _cases(ranks: int) -> dict[str, _Case]:
     }
 
 
-def _row(name: str, case: _Case, ranks: int, text: bytes) -> Row:
+def _row(name: str, case: _Exact, ranks: int, text: bytes) -> Row:
     """Climb the verification ladder; compare the SGD run's traffic and memory with their formulas."""
     batches = Batches(text=text, batch_size=2 * ranks, sequence=SEQUENCE)
     make = partial(_on_ranks, technique=case.technique)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from course_lib.less.quadratics import three_gradients, three_quadratics
     from course_lib.less.random_rounding import qsgd
     from course_lib.less.random_values import rand_k
-    from course_lib.less.run import Run, steps_to
+    from course_lib.less.run import LabRun, steps_to
     from course_lib.less.scaled_sign import sign
     from course_lib.less.staleness import largest_rate, stale, stale_quadratic
     from course_lib.less.thin_factors import power_sgd

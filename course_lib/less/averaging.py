@@ -14,14 +14,14 @@ from torch import Tensor
 
 from course_lib.errors import four_parts
 from course_lib.less.methods import summed_bytes
-from course_lib.less.run import Run, Watch
+from course_lib.less.run import LabRun, Watch
 from course_lib.less.topologies import mixing, neighbours
 from course_lib.less.workers import Problem
 
 _Rate = Callable[[int], float]
 
 
-def local(problem: Problem, every: int, *, steps: int = 600, rate: float = 1.0, decays: bool = True) -> Run:
+def local(problem: Problem, every: int, *, steps: int = 600, rate: float = 1.0, decays: bool = True) -> LabRun:
     """Each worker descends alone, and after `every` steps all models become their mean.
 
     A rate that `decays` falls to zero.
@@ -42,7 +42,7 @@ def local(problem: Problem, every: int, *, steps: int = 600, rate: float = 1.0, 
 
 def gossip(
     problem: Problem, topology: str, *, track: bool = False, steps: int = 600, rate: float = 1.0, decays: bool = True
-) -> Run:
+) -> LabRun:
     """Each worker descends, then averages its model with its neighbours'; losses are those of the mean of all models.
 
     Raises: ValueError as `mixing`.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import four_parts
-from course_lib.less.run import Run, Watch
+from course_lib.less.run import LabRun, Watch
 from course_lib.less.workers import Problem
 
 _Rule = Callable[[Tensor, int], Tensor]
@@ -86,7 +86,7 @@ ATTACKS: dict[str, _Attack] = {"sign flip": _flipped, "noise": _noise, "a little
 
 def attacked(
     problem: Problem, rule: str, attack: str = "", *, liars: int = 2, steps: int = 300, rate: float = 1.0
-) -> Run:
+) -> LabRun:
     """Descent along what the rule takes for the gradient, while the first `liars` workers send an attack; "" is none.
 
     The rule expects as many liars, whether they lie or not.

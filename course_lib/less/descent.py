@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.less.methods import Memory, Method, Shapes
-from course_lib.less.run import Run, Watch
+from course_lib.less.run import LabRun, Watch
 from course_lib.less.workers import SHAPES, Problem
 
 
@@ -15,7 +15,7 @@ def descend(
     rate: float = 1.0,
     momentum: float = 0.9,
     shapes: Shapes = SHAPES,
-) -> Run:
+) -> LabRun:
     """So many gradients of each worker, at a rate that falls to zero; momentum averages what the workers agreed on.
 
     A method that takes several gradients into a step makes fewer steps: all methods see as many points.

@@ -15,7 +15,7 @@ _LOOKS = 24  # in a run, about, and at its start and end
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class LabRun:
     """The losses of one method, looked at now and then.
 
     Units: `bytes_a_step` are what one worker sends in one step, on average; a step is one gradient of each worker.
@@ -76,10 +76,10 @@ class Watch:
         if step % self._every == 0:
             self._keep(step, models)
 
-    def ended(self, name: str, step: int, models: Tensor, bytes_a_step: float) -> Run:
+    def ended(self, name: str, step: int, models: Tensor, bytes_a_step: float) -> LabRun:
         """The run, with its last loss. Shapes: as `look`."""
         self._keep(step, models)
-        return Run(
+        return LabRun(
             name=name,
             bytes_a_step=bytes_a_step,
             steps=tuple(self._losses),

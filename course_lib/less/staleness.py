@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from course_lib.less.run import Run, Watch
+from course_lib.less.run import LabRun, Watch
 from course_lib.less.workers import Problem
 
 
@@ -26,7 +26,7 @@ def stale_quadratic(staleness: int, *, rate: float, steps: int) -> list[float]:
     return xs[staleness:]
 
 
-def stale(problem: Problem, staleness: int, *, steps: int = 600, rate: float = 1.0) -> Run:
+def stale(problem: Problem, staleness: int, *, steps: int = 600, rate: float = 1.0) -> LabRun:
     """The mean gradient of all workers at the model of some steps ago; the rate falls to zero, without momentum."""
     models, watch = [problem.start] * (staleness + 1), Watch(problem, steps)
     for step in range(steps):

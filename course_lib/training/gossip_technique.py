@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib.less.topologies import mixing
-from course_lib.parallel.lossy.exchange import Memory, Rule
+from course_lib.parallel.lossy.exchange import Memories, Rule
 from course_lib.parallel.lossy.neighbours import mixed
 from course_lib.parallel.table import agreement
 from course_lib.training.own_weights import begin_own_weights, put, row_of
@@ -77,12 +77,12 @@ def gossip(topology: str, *, track: bool = False) -> Technique:
     return apply
 
 
-def _updates(memory: Memory) -> int:
+def _updates(memory: Memories) -> int:
     """Updates so far, which are the same of all parameters."""
     return int(next(iter(memory.kinds[_UPDATES].values()), torch.tensor(0)))
 
 
-def _is_first(memory: Memory) -> bool:
+def _is_first(memory: Memories) -> bool:
     return not memory.kinds[LAST]
 
 

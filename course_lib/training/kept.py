@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.parallel.lossy.exchange import Memory
+from course_lib.parallel.lossy.exchange import Memories
 from course_lib.ranks.plain import plain
 
 Parts = dict[str, dict[str, Tensor]]  # by parameter name, by kind: "" the weight, others by the optimizer's names
@@ -35,7 +35,7 @@ class Apart:
 
     axis: str = ""
     own_weights: bool = False
-    memory: Memory = field(default_factory=lambda: Memory({}))
+    memory: Memories = field(default_factory=lambda: Memories({}))
     group: ProcessGroup | None = None
 
     @property

@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 
 from course_lib import comm
 from course_lib.errors import four_parts
-from course_lib.parallel.lossy.exchange import Memory, Rule
+from course_lib.parallel.lossy.exchange import Memories, Rule
 from course_lib.parallel.table import agreement
 from course_lib.training.own_weights import begin_own_weights, put, row_of
 from course_lib.training.setup import Setup, Technique
@@ -74,7 +74,7 @@ def local(every: int, outer: Nesterov | None = None) -> Technique:
     return apply
 
 
-def _is_due(memory: Memory, trained: dict[str, torch.nn.Parameter], every: int) -> bool:
+def _is_due(memory: Memories, trained: dict[str, torch.nn.Parameter], every: int) -> bool:
     """Count this update, of every parameter, as Adam does its steps; whether it is one after which ranks meet."""
     due = False
     for name in trained:
@@ -96,7 +96,7 @@ def _means(trained: dict[str, torch.nn.Parameter], group: torch.distributed.Proc
     return found
 
 
-def outer_step(mean: Tensor, name: str, outer: Nesterov, memory: Memory) -> Tensor:
+def outer_step(mean: Tensor, name: str, outer: Nesterov, memory: Memories) -> Tensor:
     """The new common weights: a step of Nesterov's momentum from the old ones, as torch.optim.SGD takes it."""
     anchor = memory.kinds[_ANCHOR][name]
     gradient = anchor - mean  # it points back: a step of size 1 without momentum leads to the mean

@@ -17,7 +17,7 @@ from course_lib.parallel.data import replicate as broadcast
 from course_lib.parallel.data.buckets import Bucket
 from course_lib.parallel.data.options import Plan
 from course_lib.parallel.lossy.ef21 import EF21
-from course_lib.parallel.lossy.exchange import Memory, Method, Talk
+from course_lib.parallel.lossy.exchange import Memories, Method, Talk
 from course_lib.parallel.lossy.factors import PowerSGD
 from course_lib.parallel.lossy.feedback import Compressed, ErrorFeedback
 from course_lib.parallel.lossy.two_way import TwoWay
@@ -98,7 +98,7 @@ def begin_lossy(setup: Setup, lossy: Lossy | Compressor) -> Callable[[Plan, Buck
         broadcast.broadcast_state(setup.model, group, local.name_of(**{**local.at, axis: 0}))
     method = (lossy if callable(lossy) else without_memory(lossy))(local)
     agreement.same_model("lossy", setup.model, {"method": method}, group)
-    memory = Memory(method.rules)
+    memory = Memories(method.rules)
     setup.apart = Apart(axis=axis, memory=memory, group=group)
     near = [one for one in setup.data_axes(experts=False) if one != axis]
     exactly = setup.group_along(near) if near else None

@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
 from course_lib.parallel.data import replicate as broadcast
-from course_lib.parallel.lossy.exchange import Memory, Rule
+from course_lib.parallel.lossy.exchange import Memories, Rule
 from course_lib.parallel.table.local import own_part
 from course_lib.training.kept import Apart
 from course_lib.training.setup import Setup
@@ -28,7 +28,7 @@ def begin_own_weights(setup: Setup, name: str, rules: Mapping[str, Rule]) -> Pro
     here.give_memory()
     group = here.group(axis)
     broadcast.broadcast_state(setup.model, group, here.name_of(**{**here.at, axis: 0}))
-    setup.apart = Apart(axis=axis, own_weights=True, memory=Memory(rules), group=group)
+    setup.apart = Apart(axis=axis, own_weights=True, memory=Memories(rules), group=group)
     return group
 
 

@@ -15,9 +15,9 @@ from tools.paths import ROOT
 PACKAGE = ROOT / "course_lib"
 ROOMS = {  # lowest first: a room imports those before it
     # After the table lessons 04, 03, 05, 06 and the two halves of 09.
-    "parallel": ("table", "pipelines", "data", "tensors", "sharding", "sequence", "experts"),
+    "parallel": ("table", "pipelines", "data", "tensors", "sharding", "sequence", "experts", "lossy"),
     "viz": (
-        *("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster"),
+        *("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster", "less"),
         *("sequence", "experts"),
     ),
 }

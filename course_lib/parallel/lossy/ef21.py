@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from course_lib.less.compressor import Compressor
-from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
 from course_lib.parallel.lossy.feedback import compressed_mean
 
 _BELIEVED, _TOGETHER = "believed", "together"
@@ -29,7 +29,7 @@ class EF21:
     def rules(self) -> Mapping[str, Rule]:
         return {ROUNDS: "apart", _BELIEVED: "own", _TOGETHER: "alike"}
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         news = {}
         for name, gradient in gradients.items():
             news[name] = gradient - memory.row(_BELIEVED, name, gradient)

@@ -29,7 +29,7 @@ ROUNDS = "rounds"  # of each parameter the exchanges so far, which its draws dep
 
 
 @dataclass
-class Memory:
+class Memories:
     """What a method keeps between steps: kinds of numbers, each with a rule that says whose they are."""
 
     rules: Mapping[str, Rule]
@@ -61,7 +61,7 @@ class Method(Protocol):
     def rules(self) -> Mapping[str, Rule]:
         """The kinds of numbers that it keeps."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         """What every rank takes for the mean, the same bit by bit on all of them.
 
         `gradients` are one bucket's, each a row of numbers; the method may keep them.
@@ -115,7 +115,7 @@ class Talk:
         return list(flat.split([len(row) for row in rows]))
 
 
-def next_turn(memory: Memory, name: str) -> int:
+def next_turn(memory: Memories, name: str) -> int:
     """The number of this exchange of a parameter, from 0; from here on it is over."""
     so_far = memory.of(ROUNDS, name, lambda: torch.zeros((), dtype=torch.int64))
     memory.keep(ROUNDS, name, so_far + 1)

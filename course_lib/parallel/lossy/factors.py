@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.less.low_rank import first_directions, orthonormal
-from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
 from course_lib.parallel.lossy.feedback import RESIDUAL
 
 _DIRECTIONS = "directions"
@@ -37,7 +37,7 @@ class PowerSGD:
         kept: dict[str, Rule] = {ROUNDS: "apart", _DIRECTIONS: "apart"}
         return kept | ({RESIDUAL: "own"} if self.remembers else {})
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         matrices = {}
         for name, gradient in gradients.items():
             if len(self.shapes[name]) > 1:
@@ -64,7 +64,7 @@ class PowerSGD:
                 memory.keep(RESIDUAL, name, matrices[name].flatten() - found[name])
         return found
 
-    def _directions(self, name: str, matrix: Tensor, talk: Talk, memory: Memory) -> Tensor:
+    def _directions(self, name: str, matrix: Tensor, talk: Talk, memory: Memories) -> Tensor:
         """(columns, rank), the same on all ranks."""
         turn = next_turn(memory, name)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.less.compressor import Compressor
-from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
 
 RESIDUAL = "residual"
 
@@ -28,7 +28,7 @@ class Compressed:
     def rules(self) -> Mapping[str, Rule]:
         return {ROUNDS: "apart"}
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         turns = {name: next_turn(memory, name) for name in gradients}
         means, _ = compressed_mean(self.compressor, gradients, talk, turns)
         return means
@@ -49,7 +49,7 @@ class ErrorFeedback:
     def rules(self) -> Mapping[str, Rule]:
         return {ROUNDS: "apart", RESIDUAL: "own"}
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         wanted = {}
         for name, gradient in gradients.items():
             wanted[name] = gradient + memory.row(RESIDUAL, name, gradient)

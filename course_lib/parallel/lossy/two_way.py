@@ -6,7 +6,7 @@ does; that paper also lets each step have as many mini-batches as rounds, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from course_lib import comm
 from course_lib.less.compressor import Compressor
-from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
 from course_lib.parallel.lossy.feedback import RESIDUAL
 
 SERVED = "served"  # what a server has not passed on
@@ -35,52 +35,67 @@ class TwoWay:
     def rules(self) -> Mapping[str, Rule]:
         return {ROUNDS: "apart", RESIDUAL: "own", SERVED: "stretch"}
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         turns = {name: next_turn(memory, name) for name in gradients}
         wanted = {}
         for name, gradient in gradients.items():
             wanted[name] = gradient + memory.row(RESIDUAL, name, gradient)
 
-        # 1. Every rank sends each server its stretches, compressed.
         stretches = {name: x.tensor_split(talk.size) for name, x in wanted.items()}
-        messages, left = [], {name: list[Tensor]() for name in wanted}
-        for server in range(talk.size):
-            parts = []
-            for name in wanted:
-                message, rest = self._sent(stretches[name][server], talk, f"{name}>{server}", turns[name])
-                parts.append(message)
-                left[name].append(rest)
-            messages.append(torch.cat(parts))
-        for name in wanted:
-            memory.keep(RESIDUAL, name, torch.cat(left[name]))
+
+        # 1. Every rank sends each server its stretches, compressed.
+        messages = self._for_servers(stretches, talk, turns, memory)
         here = len(messages[talk.rank])  # all ranks' messages to one server are equally long
         came = comm.all_to_all_uneven(messages, [(here,)] * talk.size, group=talk.group)
 
         # 2. Every server averages what came, and sends all ranks the average, compressed.
-        answers, at = [], 0
-        for name in wanted:
-            mine = stretches[name][talk.rank]
-            nbytes = self._bytes(mine)
-            total = torch.zeros_like(mine)
-            for message in came:
-                total += self._came(message[at : at + nbytes], mine)
-            at += nbytes
-            total = total / talk.size + memory.row(SERVED, name, mine)
-            message, rest = self._sent(total, talk, f"{name}<", turns[name])
-            answers.append(message)
-            memory.keep(SERVED, name, rest)
+        mine = {name: parts[talk.rank] for name, parts in stretches.items()}
+        answer = self._answer(came, mine, talk, turns, memory)
         lengths = [(len(message),) for message in messages]  # a server answers as long as it was asked
-        everyone = comm.all_to_all_uneven([torch.cat(answers)] * talk.size, lengths, group=talk.group)
+        answers = comm.all_to_all_uneven([answer] * talk.size, lengths, group=talk.group)
 
         # 3. All put the servers' stretches together.
         found = {name: list[Tensor]() for name in wanted}
-        for server, answer in enumerate(everyone):
+        for server, of_server in enumerate(answers):
             at = 0
             for name in wanted:
                 like = stretches[name][server]
-                found[name].append(self._came(answer[at : at + self._bytes(like)], like))
+                found[name].append(self._came(of_server[at : at + self._bytes(like)], like))
                 at += self._bytes(like)
         return {name: torch.cat(parts) for name, parts in found.items()}
+
+    def _for_servers(
+        self, stretches: Mapping[str, Sequence[Tensor]], talk: Talk, turns: Mapping[str, int], memory: Memories
+    ) -> list[Tensor]:
+        """A message for each server; what they leave out is kept."""
+        messages, left = list[Tensor](), {name: list[Tensor]() for name in stretches}
+        for server in range(talk.size):
+            parts = []
+            for name in stretches:
+                message, rest = self._sent(stretches[name][server], talk, f"{name}>{server}", turns[name])
+                parts.append(message)
+                left[name].append(rest)
+            messages.append(torch.cat(parts))
+        for name, rests in left.items():
+            memory.keep(RESIDUAL, name, torch.cat(rests))
+        return messages
+
+    def _answer(
+        self, came: Sequence[Tensor], mine: Tensors, talk: Talk, turns: Mapping[str, int], memory: Memories
+    ) -> Tensor:
+        """This rank's message as a server: the mean of what came; what it leaves out is kept."""
+        parts, at = [], 0
+        for name, like in mine.items():
+            nbytes = self._bytes(like)
+            total = torch.zeros_like(like)
+            for message in came:
+                total += self._came(message[at : at + nbytes], like)
+            at += nbytes
+            total = total / talk.size + memory.row(SERVED, name, like)
+            message, rest = self._sent(total, talk, f"{name}<", turns[name])
+            parts.append(message)
+            memory.keep(SERVED, name, rest)
+        return torch.cat(parts)
 
     def _sent(self, x: Tensor, talk: Talk, name: str, turn: int) -> tuple[Tensor, Tensor]:
         """The messages of all rounds for a stretch as one, and what they leave out."""

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.parallel.lossy.exchange import Memory, Method, Talk
+from course_lib.parallel.lossy.exchange import Memories, Method, Talk
 from course_lib.parallel.lossy.feedback import RESIDUAL
 from course_lib.parallel.lossy.two_way import SERVED
 from course_lib.ranks import ledger, run_ranks
@@ -43,7 +43,7 @@ def _on_rank(method: Method, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of every step the mean, what this rank keeps of its own, and of the stretch that it serves."""
     group = dist.group.WORLD
     assert group is not None
-    talk, memory = Talk(group), Memory(method.rules)
+    talk, memory = Talk(group), Memories(method.rules)
     means, residuals, served = [], [], []
     for step in given:
         mine = step[talk.rank].clone()

@@ -28,34 +28,36 @@ Apply = Sequence[Technique]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class _Trained:
     """What is left of a training: (p, d) weights of each rank, and the mean that the trainer tells."""
 
     own: Tensor
     told: Tensor
 
 
-def small_training(apply: Apply, *, ranks: int = _RANKS, optimizer: Optimizer = "sgd", steps: int = _STEPS) -> Trained:
+def _small_training(
+    apply: Apply, *, ranks: int = _RANKS, optimizer: Optimizer = "sgd", steps: int = _STEPS
+) -> _Trained:
     """Train a small model along "dp"."""
     found = run_ranks(_train, ranks, apply, optimizer, steps)
-    return Trained(own=torch.stack([own for own, _ in found]), told=found[0][1])
+    return _Trained(own=torch.stack([own for own, _ in found]), told=found[0][1])
 
 
 def same_weights(apply: Apply, exact: Apply, *, optimizer: Optimizer = "sgd") -> float:
     """Two ways to train that end in the same mean of weights."""
-    return off(small_training(apply, optimizer=optimizer).told, small_training(exact, optimizer=optimizer).told)
+    return off(_small_training(apply, optimizer=optimizer).told, _small_training(exact, optimizer=optimizer).told)
 
 
 def one_worker(apply: Apply, optimizer: Optimizer = "adamw") -> float:
     """A method without anybody to talk to is plain training."""
     return off(
-        small_training(apply, ranks=1, optimizer=optimizer).told, run_ranks(_train, 1, (), optimizer, _STEPS)[0][1]
+        _small_training(apply, ranks=1, optimizer=optimizer).told, run_ranks(_train, 1, (), optimizer, _STEPS)[0][1]
     )
 
 
 def ranks_equal(apply: Apply) -> float:
     """All ranks hold the same weights in the end."""
-    own = small_training(apply).own
+    own = _small_training(apply).own
     return off(own, own[:1].expand_as(own))
 
 
@@ -63,7 +65,7 @@ def goes_on(apply: Apply, optimizer: Optimizer = "adamw") -> float:
     """Stopped, written, read by new trainers and gone on: what an uninterrupted training gives, on every rank."""
     with tempfile.TemporaryDirectory() as folder:
         stopped = run_ranks(_stopped, _RANKS, apply, optimizer, folder)
-    return off(torch.stack(stopped), small_training(apply, optimizer=optimizer, steps=2 * _STEPS).own)
+    return off(torch.stack(stopped), _small_training(apply, optimizer=optimizer, steps=2 * _STEPS).own)
 
 
 def fewer_ranks(apply: Apply, fewer: int = 2) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from course_lib.less.compressor import Compressor
 from course_lib.less.largest_values import top_k
-from course_lib.parallel.lossy.exchange import ROUNDS, Memory, Method, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Method, Rule, Talk, Tensors, next_turn
 from course_lib.parallel.lossy.feedback import RESIDUAL, Compressed, ErrorFeedback, compressed_mean
 from course_lib.verify.identities.climb import BYTES, SENT_AND_KEPT
 from course_lib.verify.museum.bug import ISSUES, Issue
@@ -40,10 +40,10 @@ class _WithResidual:
     def rules(self) -> Mapping[str, Rule]:
         return {ROUNDS: "apart", RESIDUAL: "own"}
 
-    def residual(self, name: str, like: Tensor, memory: Memory) -> Tensor:
+    def residual(self, name: str, like: Tensor, memory: Memories) -> Tensor:
         return memory.row(RESIDUAL, name, like)
 
-    def turns(self, gradients: Tensors, memory: Memory) -> dict[str, int]:
+    def turns(self, gradients: Tensors, memory: Memories) -> dict[str, int]:
         return {name: next_turn(memory, name) for name in gradients}
 
 
@@ -51,7 +51,7 @@ class _WithResidual:
 class AddedAfter(_WithResidual):
     """The residual is added to what the compressor has left, so that what is sent has no zeros any more."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         _, largest = compressed_mean(self.compressor, gradients, talk, self.turns(gradients, memory))
         sent = {name: x + self.residual(name, x, memory) for name, x in largest.items()}
         for name, gradient in gradients.items():
@@ -65,7 +65,7 @@ class AddedAfter(_WithResidual):
 class TakenAway(_WithResidual):
     """The residual's sign is wrong: what was left out is left out twice."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         wanted = {name: x - self.residual(name, x, memory) for name, x in gradients.items()}
         means, sent = compressed_mean(self.compressor, wanted, talk, self.turns(gradients, memory))
         for name in gradients:
@@ -77,7 +77,7 @@ class TakenAway(_WithResidual):
 class OfTheMean(_WithResidual):
     """The residual is what the mean lacks of this rank's gradient, in place of what its own message lacks."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         wanted = {name: x + self.residual(name, x, memory) for name, x in gradients.items()}
         means, sent = compressed_mean(self.compressor, wanted, talk, self.turns(gradients, memory))
         for name in gradients:
@@ -89,7 +89,7 @@ class OfTheMean(_WithResidual):
 class LastOneWins(_WithResidual):
     """`out[places] = values` in place of `+=`: where two ranks send the same place, one of them is lost."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         turns = self.turns(gradients, memory)
         wanted = {name: x + self.residual(name, x, memory) for name, x in gradients.items()}
         draws = {name: talk.draws(name, turns[name], alike=False) for name in wanted}
@@ -107,7 +107,7 @@ class LastOneWins(_WithResidual):
 class BySenders(_WithResidual):
     """A place is divided by how many ranks have sent it."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memory) -> Tensors:
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
         wanted = {name: x + self.residual(name, x, memory) for name, x in gradients.items()}
         means, sent = compressed_mean(self.compressor, wanted, talk, self.turns(gradients, memory))
         counts = talk.mean([(x != 0).to(x.dtype) for x in sent.values()])
