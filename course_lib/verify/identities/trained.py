@@ -28,7 +28,7 @@ Apply = Sequence[Technique]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trained:
+class _Weights:
     """What is left of a training: (p, d) weights of each rank, and the mean that the trainer tells."""
 
     own: Tensor
@@ -37,10 +37,10 @@ class _Trained:
 
 def _small_training(
     apply: Apply, *, ranks: int = _RANKS, optimizer: Optimizer = "sgd", steps: int = _STEPS
-) -> _Trained:
+) -> _Weights:
     """Train a small model along "dp"."""
     found = run_ranks(_train, ranks, apply, optimizer, steps)
-    return _Trained(own=torch.stack([own for own, _ in found]), told=found[0][1])
+    return _Weights(own=torch.stack([own for own, _ in found]), told=found[0][1])
 
 
 def same_weights(apply: Apply, exact: Apply, *, optimizer: Optimizer = "sgd") -> float:
