@@ -18,9 +18,9 @@ from course_lib.cli.train_config import TrainRun
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.models.moe import MoEDecoder
 from course_lib.training import export_folder, step_folders
-from course_lib.training.at_the_mean import at_the_mean
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.initial import draw_adapters, drawn
+from course_lib.training.mean_weights import at_the_mean
 from course_lib.training.peft_folder import save_adapters
 from course_lib.training.pretrained import Pretrained
 from course_lib.training.safetensors_folder import load_safetensors, save_safetensors

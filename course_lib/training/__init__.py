@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from course_lib.models.moe import MoEDecoder
     from course_lib.parallel.table.mesh import make_mesh
     from course_lib.schedules import make_schedule
-    from course_lib.training.at_the_mean import at_the_mean
     from course_lib.training.balance import balanced
     from course_lib.training.batches import Batch, Batches
     from course_lib.training.context_technique import context
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         power_sgd,
         without_memory,
     )
+    from course_lib.training.mean_weights import at_the_mean
     from course_lib.training.pacing import pace
     from course_lib.training.recompute_technique import recompute
     from course_lib.training.sampler import DistributedSampler

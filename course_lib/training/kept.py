@@ -37,6 +37,7 @@ class Apart:
     own_weights: bool = False
     memory: Memories = field(default_factory=lambda: Memories({}))
     group: ProcessGroup | None = None
+    speaks: bool = True  # whether this rank exchanges, and so keeps something, or another one does so for it
 
     @property
     def rank(self) -> int:
@@ -69,8 +70,8 @@ class Apart:
                 parts[name] |= self._means_and_own(parts[name])
             for kind, rule in self.memory.rules.items():
                 x = self.memory.kinds[kind].get(name)
-                if x is None:
-                    continue  # no step so far
+                if x is None or not self.speaks:
+                    continue  # no step so far, or it is another one's
                 weight, label = parts[name][""], f"{_KEPT}{kind}"
                 if rule == "stretch":
                     x = self._joined(x, weight.numel())

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
+from torch.distributed import ProcessGroup
 
-from course_lib import comm
 from course_lib.errors import four_parts
 from course_lib.parallel.lossy.exchange import Memories, Rule
 from course_lib.parallel.table import agreement
-from course_lib.training.own_weights import begin_own_weights, put, row_of
+from course_lib.training.own_weights import begin_own_weights, mean_row, near_copies, put, row_of
 from course_lib.training.setup import Setup, Technique
 
 _UPDATES, _ANCHOR, _MOMENTUM = "updates", "anchor", "momentum"
@@ -42,7 +41,8 @@ def local(every: int, outer: Nesterov | None = None) -> Technique:
 
     What a trainer says of weights and gradients is the mean over the ranks. A checkpoint has the mean, and each rank's.
 
-    Cost: an all-reduce of the weights that are trained, in every `every`-th update.
+    Cost: an all-reduce of the weights that are trained, in every `every`-th update; of a cluster's copies each sends a
+    stretch of them, and gathers the others' (`own_weights.mean_row`).
     Source: McMahan et al. 2017, FedAvg; Stich 2019, Local SGD; Douillard et al. 2023, DiLoCo, algorithm 1.
     Raises: ValueError for `every` below 1, and along an axis over which gradients are averaged already.
     """
@@ -53,7 +53,7 @@ def local(every: int, outer: Nesterov | None = None) -> Technique:
         rules: dict[str, Rule] = {_UPDATES: "apart", _ANCHOR: "alike", _MOMENTUM: "alike"}
         group = begin_own_weights(setup, "local", rules)
         agreement.same_model("local", setup.model, {"every": every, "outer": outer}, group)
-        here, memory = setup.local, setup.apart.memory
+        here, memory, near = setup.local, setup.apart.memory, near_copies(setup)
 
         def remember_where_it_began() -> None:
             """Before the first update after a meeting all ranks have the same weights."""
@@ -66,7 +66,7 @@ def local(every: int, outer: Nesterov | None = None) -> Technique:
             trained = {name: p for name, p in here.parameters.items() if p.requires_grad}
             if not _is_due(memory, trained, every):
                 return
-            for name, mean in _means(trained, group).items():
+            for name, mean in _means(trained, group, near).items():
                 put(trained[name], mean if outer is None else outer_step(mean, name, outer, memory))
 
         setup.engine.ends.completed, setup.engine.ends.stepped = remember_where_it_began, torch.no_grad()(meet)
@@ -84,13 +84,12 @@ def _is_due(memory: Memories, trained: dict[str, torch.nn.Parameter], every: int
     return due
 
 
-def _means(trained: dict[str, torch.nn.Parameter], group: torch.distributed.ProcessGroup) -> dict[str, Tensor]:
+def _means(trained: dict[str, torch.nn.Parameter], group: ProcessGroup, near: ProcessGroup | None) -> dict[str, Tensor]:
     """Of this rank's parts of the weights, in one message for each dtype."""
     found: dict[str, Tensor] = {}
     for dtype in dict.fromkeys(parameter.dtype for parameter in trained.values()):
         rows = {name: row_of(parameter) for name, parameter in trained.items() if parameter.dtype == dtype}
-        flat = torch.cat(list(rows.values()))
-        comm.all_reduce_(flat, op=ReduceOp.AVG, algorithm="ring", group=group)
+        flat = mean_row(torch.cat(list(rows.values())), group, near)
         parts = flat.split([len(row) for row in rows.values()])
         found |= dict(zip(rows, parts, strict=True))
     return found

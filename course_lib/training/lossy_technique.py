@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from course_lib import comm
@@ -88,8 +89,8 @@ def begin_lossy(setup: Setup, lossy: Lossy | Compressor) -> Callable[[Plan, Buck
     """Choose the axis, and give the hook by which buckets are averaged; it works in backward, and waits.
 
     Gradients are first averaged exactly over ranks that are near: along "cp", and where there is an axis "across", over
-    all of a cluster. Each rank then exchanges for itself, so that a wire between clusters carries as many copies as a
-    cluster has replicas.
+    all of a cluster. Then the first of them exchanges for all, and tells them what came, so that one copy crosses the
+    wire between clusters.
     """
     local = setup.local
     axis = setup.far_axis("lossy")
@@ -99,15 +100,23 @@ def begin_lossy(setup: Setup, lossy: Lossy | Compressor) -> Callable[[Plan, Buck
     method = (lossy if callable(lossy) else without_memory(lossy))(local)
     agreement.same_model("lossy", setup.model, {"method": method}, group)
     memory = Memories(method.rules)
-    setup.apart = Apart(axis=axis, memory=memory, group=group)
     near = [one for one in setup.data_axes(experts=False) if one != axis]
     exactly = setup.group_along(near) if near else None
+    speaker = local.name_of(**local.at) if exactly is None else dist.get_process_group_ranks(exactly)[0]
+    speaks = speaker == local.name_of(**local.at)
+    setup.apart = Apart(axis=axis, memory=memory, group=group, speaks=speaks)
     names = {id(parameter): name for name, parameter in local.parameters.items()}
     talk = Talk(group)
 
     def hook(plan: Plan, bucket: Bucket) -> None:
         if exactly is not None:
             comm.all_reduce_(bucket.flat, op=ReduceOp.AVG, algorithm=plan.algorithm, group=exactly)
+        if speaks:
+            exchange(bucket)
+        if exactly is not None:
+            bucket.flat.copy_(comm.broadcast(bucket.flat, src=speaker, group=exactly))
+
+    def exchange(bucket: Bucket) -> None:
         views = dict(zip((names[id(parameter)] for parameter in bucket.parameters), bucket.views, strict=True))
         with torch.no_grad():
             rows = {name: view.flatten() for name, view in views.items()}

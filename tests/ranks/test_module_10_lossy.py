@@ -331,3 +331,32 @@ def test_the_residual_that_is_added_late_has_the_better_loss_and_ten_times_the_b
 
     late, right = train(museum.LOSSY_BUGS["added_after"].method), train(museum.SOUND_LOSSY)
     assert late[0] < right[0] and late[1] > 3 * right[1]
+
+
+# Two clusters.
+
+
+@pytest.mark.parametrize(
+    ("apply", "one_copy"),
+    [
+        ((replicate(), local(1)), sum(SIZES) * ITEM),
+        ((replicate(), local(1, Nesterov())), sum(SIZES) * ITEM),
+        ((fully_shard(), local(1)), sum(SIZES) * ITEM),
+        ((replicate(lossy=top_k(0.1)),), sum(top_k_bytes(size, 0.1, ITEM) for size in SIZES)),
+    ],
+    ids=["local", "outer step", "shards", "compressed"],
+)
+def test_one_copy_crosses_the_wire_between_two_clusters(apply, one_copy):
+    def steps(count):
+        def run():
+            trainer = Trainer(Toy().double(), TrainConfig(), mesh=make_mesh(across=2, dp=2), apply=apply)
+            trainer.over_shares = lambda numbers: [[float(n)] * 4 for n in numbers]
+            for step in range(count):
+                trainer.step(EVEN.batch(step))
+
+        run_ranks(run, 4)
+        matrix = ledger().matrix()
+        return [sum(matrix[a][b] for a in here for b in there) for here, there in (((0, 1), (2, 3)), ((2, 3), (0, 1)))]
+
+    one, two = steps(1), steps(2)
+    assert [b - a for a, b in zip(one, two, strict=True)] == [one_copy, one_copy]
