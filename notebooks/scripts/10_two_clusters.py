@@ -57,6 +57,12 @@ def loss_of(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
+def as_row(model: nn.Module, pieces: int) -> torch.Tensor:
+    """All weights in one row, with zeros at its end so that it can be cut into equal pieces."""
+    row = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    return F.pad(row, (0, -len(row) % pieces))
+
+
 def main() -> None:
     # Each process takes a GPU of its own if there are enough, and computes on the CPU if not.
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
@@ -76,9 +82,10 @@ def main() -> None:
     model = DistributedDataParallel(model.to(device), process_group=near)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    # What all clusters had in common at their last meeting, and the optimizer that moves it.
-    common = [parameter.detach().clone() for parameter in model.parameters()]
-    outer = torch.optim.SGD(common, lr=OUTER_RATE, momentum=MOMENTUM, nesterov=MOMENTUM > 0)
+    # What all clusters had in common at their last meeting, as one row, and the optimizer that moves it.
+    size = ranks // CLUSTERS
+    common = as_row(model, size)
+    outer = torch.optim.SGD([common], lr=OUTER_RATE, momentum=MOMENTUM, nesterov=MOMENTUM > 0)
 
     tokens = torch.tensor([*Path(sys.argv[1] if sys.argv[1:] else os.__file__).read_bytes()])
     for step in range(STEPS):
@@ -94,15 +101,17 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-        # The way from the mean back to where they began is a gradient, by which what they share moves.
+        # Each rank averages its piece with the other clusters, so that one copy crosses the slow line.
         if (step + 1) % EVERY == 0:
-            for start, parameter in zip(common, model.parameters(), strict=True):
-                mean = parameter.detach().clone()
-                dist.all_reduce(mean, group=far)
-                start.grad = start - mean / CLUSTERS
+            mean = as_row(model, size)
+            piece = mean.chunk(size)[rank % size].clone()
+            dist.all_reduce(piece, group=far)
+            dist.all_gather_into_tensor(mean, piece / CLUSTERS, group=near)
+
+            # The way from the mean back to where they began is a gradient, by which what they share moves.
+            common.grad = common - mean
             outer.step()
-            for start, parameter in zip(common, model.parameters(), strict=True):
-                parameter.data.copy_(start)
+            nn.utils.vector_to_parameters(common.clone(), model.parameters())  # which take its memory
         if rank == 0:
             print(f"step {step + 1}: loss {total:.4f}, gradients of length {norm:.4f}", flush=True)
     dist.barrier()  # who left first would cut the connections of those who still work

@@ -116,7 +116,7 @@ viz.plot_drift([less.drift(1, steps=512), less.drift(8, steps=512), far])
 # %% [markdown]
 # ## Two clusters, for real
 #
-# Now on four ranks. Ranks 0 and 1 are one house, 2 and 3 the other. A mesh has one more axis for that, `across`. Inside a house gradients are averaged in each step, as ever. Between the houses `local` decides. `losses_of`, in the folded cell at the top, trains a small decoder on Shakespeare and looks at its loss at the mean of all weights.
+# Now on four ranks. Ranks 0 and 1 are one house, 2 and 3 the other. A mesh has one more axis for that, `across`. Inside a house gradients are averaged in each step, as ever. Between the houses `local` decides, and the ranks of a house share the sending, so that one copy crosses the line. `losses_of`, in the folded cell at the top, trains a small decoder on Shakespeare and looks at its loss at the mean of all weights.
 
 # %% varies="a hundred steps of rounding differ between processors"
 ways = {
@@ -131,7 +131,7 @@ for name, (apply, degrees) in ways.items():
     print(f"{name:22} {sent[name]:5.1f} MB between the houses, loss {curves[name][-1]:.2f}")
 
 # %% [markdown]
-# The first row sends through the slow line in every step. The second met four times in a hundred steps and sent a small part of that, while its loss is a little behind. That is one seed of a small model, but it hardly minds! Its two houses read different lines of the same plays, so their bowls are almost alike.
+# The first row sends through the slow line in every step. The second sent the first weights and met four times, a small part of that, while its loss is a little behind. That is one seed of a small model, but it hardly minds! Its two houses read different lines of the same plays, so their bowls are almost alike.
 #
 # AdamW's own numbers stay at home; only weights are averaged. With plain SGD, no clipping and a meeting after *each* step this is exactly data parallelism, because the mean of two steps is the step of the mean. With AdamW it is not, since AdamW divides, and a mean of quotients is no quotient of means.
 #
@@ -160,7 +160,7 @@ viz.show_source(outer_step)
 viz.plot_dice(4, [0.6, 0.3, 0.05])
 
 # %% [markdown]
-# Each row is a number, and a curve is as broad as its way is likely. The chance is the distance from the level below, in levels. So on average 0.6 comes out: 0.4 · 0.75 + 0.6 · 0.5. Such a compressor is called **unbiased**. Each single number is wrong, but errors of many ranks and many steps cancel. The method is **QSGD**.
+# Each row is a number of a longer vector, and a curve is as broad as its way is likely. The chance is the distance from the level below, in levels. So on average 0.6 comes out: 0.4 · 0.75 + 0.6 · 0.5. Such a compressor is called **unbiased**. Each single number is wrong, but errors of many ranks and many steps cancel. The method is **QSGD**.
 #
 # What it costs is *variance*, more noise in the gradient. Its measure is **ω**: the mean squared error is at most ω times the squared length of the gradient. Levels reach up to the norm of the vector, and a norm grows with the number of entries. So a long vector is cut into **buckets**, each with a norm of its own.
 
@@ -199,7 +199,7 @@ print("rate 0.01:", [f"{loss:.3g}" for loss in slow[::40]])
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The mean of what is *sent* is −5.5/3 in every place, and that of the gradients is +3.5/3. The sign is wrong everywhere, so each step goes uphill. A smaller rate climbs more slowly, and climbs for ever. Nothing but what was dropped was positive.
+# The mean of what is *sent* is −5.5/3 in every place, and that of the gradients is +3.5/3. The sign is wrong everywhere, so each step goes uphill. A smaller rate climbs more slowly, and climbs for ever.
 #
 # </details>
 #
@@ -217,7 +217,7 @@ for _ in range(200):
 print("after 200 steps:", [f"{number:.0e}" for number in x.tolist()])
 
 # %% [markdown]
-# It converges, with three messages of one number each. Only the two lines with `left` are new.
+# It converges, with three messages of one number each. Only `left` is new.
 #
 # Here is one number over time, in a gradient of which the largest twentieth is sent.
 
@@ -255,9 +255,9 @@ for name in ("all-reduce, ring", "top-1 %, all-gather", "top-1 %, Double-Squeeze
 #
 # Two ways lead out. In the first each rank is the *server* of a 64th of the places. All send it what they have there, compressed; it adds up, and sends the sum compressed to all. Both ends keep what they left out. It is called **Double-Squeeze**, and it sends about 6 %<!-- =2 * 3 --> of the gradient, whatever the number of ranks.
 #
-# The second is a better compressor. A gradient of a matrix $M$ is nearly the product of two narrow ones, $M \approx P Q^T$, with four columns for example. If all ranks have the same $Q$, then $P = M Q$ is *linear* in $M$: the mean of all ranks' $P$ is the $P$ of their mean. So factors may be added on their way, by a plain all-reduce. That is **PowerSGD**. The next $Q$ is $M^T P$, added up as well.
+# The second is a better compressor. A gradient of a matrix $M$ is often nearly the product of two narrow ones, $M \approx P Q^T$, with four columns for example. If all ranks have the same $Q$, then $P = M Q$ is *linear* in $M$: the mean of all ranks' $P$ is the $P$ of their mean. So factors may be added on their way, by a plain all-reduce. All make the columns of $P$ orthonormal, and then $Q = M^T P$ is added up as well. That is **PowerSGD**.
 #
-# > **To keep.** What is linear in the gradient may be all-reduced. What chooses its places must be gathered, and grows with the ranks.
+# > **To keep.** What is linear in the gradient may be all-reduced. What chooses its places, or like QSGD its scale, must be gathered, and grows with the ranks.
 
 # %% [markdown]
 # ## Whom: hear your neighbours only
@@ -274,7 +274,7 @@ viz.animate_consensus(
 # %% [markdown]
 # Every dot moves towards its neighbours, and the dashed mean stays where it is. On the ring opinions spread slowly, because news goes one place a step. In the last panel each rank hears *one* other: its neighbour, then the one two places on, then four, then eight. After these four steps all agree exactly, as in lesson 02's recursive doubling.
 #
-# Write the weights into a matrix $W$, a row for each rank. Rows add up to one, so that each takes a mean. *Columns* add up to one, too, or the mean of all would move. How much of a disagreement is left after a step is one minus the **spectral gap** of $W$.
+# Write the weights into a matrix $W$, a row for each rank. Rows add up to one, so that each takes a mean. *Columns* add up to one, too, or the mean of all would move. Of the most stubborn disagreement a step leaves one minus the **spectral gap** of $W$.
 
 # %%
 print("topology                hears      gap on 16 ranks")
@@ -285,9 +285,9 @@ for name in less.TOPOLOGIES:
     print(f"{name:22} {min(hears):3} to {max(hears):2} {less.spectral_gap(*matrices):9.3f}{after}")
 
 # %% [markdown]
-# A ring of neighbours sends two whole models a step, and a ring all-reduce sends almost two gradients. So gossip with two neighbours does *not* send less! With one peer it sends half, and there is no more to win. But it waits less: for one or two messages instead of a long row of them, and for a neighbour instead of the slowest of all. On a slow line, where a hundredth is needed, that does not help.
+# A ring of neighbours sends two whole models a step, and a ring all-reduce sends almost two gradients. So gossip with two neighbours does *not* send less! With one peer it sends half, and there is no more to win. But it waits less: for one or two messages instead of a long row of them, and a rank that is late once holds up its neighbours only. On a slow line, where a hundredth is needed, that does not help.
 #
-# > **To keep.** Gossip saves latencies and waiting for the slowest, and at most half of the bytes. The spectral gap says how fast ranks agree.
+# > **To keep.** Gossip saves latencies and waiting for who is late, and at most half of the bytes. The spectral gap says how fast ranks agree.
 
 # %% [markdown]
 # ## A ladder for what equals nothing
@@ -300,7 +300,7 @@ for name in less.TOPOLOGIES:
 print(identities.climb_identities())
 
 # %% [markdown]
-# Read the list in three parts. First come averages alone: what they keep, what they do when they may send everything (*k = d*), what may be added up. Then gossip. And at the end whole trainings, stopped and gone on. Where it says *to the bit* the test was made with whole numbers, of which sums are exact. Elsewhere the last digits of a float64 are off, because ranks add in another order.
+# Read the list in three parts. First come averages alone: what they keep, what they do when they may send everything (*k = d*), what may be added up. Then gossip. And at the end whole trainings, stopped and gone on. Where it says *to the bit* a test uses whole numbers, of which sums are exact, or compares two runs. Elsewhere the last digits of a float64 are off by rounding.
 #
 # One line is why error feedback works: *weights less what is kept = exact weights*. Without what is still to be sent, the weights have followed the exact gradients all along.
 #
@@ -325,13 +325,13 @@ runs = {
     "local, 10": less.local(lab(), 10),
 }
 numbers = 1994 * 50_000
+part = int(0.05 * numbers) * 8  # bytes: a value and a place for each
+matrices = [(4472, 14_310), (14_310, 2236)]  # 20 x 64 and 64 x 10, each side times the root of 50,000
 row = {
     "everything": Synchronisation(method="", cost=sum_time(numbers, itemsize=4, ranks=8)),
-    "top-5 %": Synchronisation(method="", cost=costs.gather_time(numbers * 4 // 10, ranks=8)),
-    "both ways": Synchronisation(method="", cost=costs.double_squeeze_time([numbers * 4 // 10 // 8] * 8)),
-    "PowerSGD": Synchronisation(
-        method="", cost=costs.power_sgd_time([(9680, 10_300)], 1, itemsize=4, ranks=8)
-    ),
+    "top-5 %": Synchronisation(method="", cost=costs.gather_time(part, ranks=8)),
+    "both ways": Synchronisation(method="", cost=costs.double_squeeze_time([part // 8] * 8)),
+    "PowerSGD": Synchronisation(method="", cost=costs.power_sgd_time(matrices, 1, itemsize=4, ranks=8)),
     "local, 10": Synchronisation(method="", cost=sum_time(numbers, itemsize=4, ranks=8), every=10),
 }
 losses = {name: run.mean_losses for name, run in runs.items()}
@@ -393,7 +393,7 @@ for run, method in methods.items():
 #
 # `torchrun --nproc-per-node 4 scripts/10_two_clusters.py`
 #
-# Your turn: let the clusters meet after each step, with an outer rate of 1 and no momentum, and take plain SGD for AdamW. Then compare the losses with those of `scripts/03_ddp.py`, there with SGD too. Both clip gradients; what has to go for the two to be equal? (The losses then agree in every digit that is printed. The lengths do not: one is a cluster's gradient, the other that of all.)
+# Your turn: let the clusters meet after each step, with an outer rate of 1 and no momentum, and take plain SGD for AdamW. Then compare the losses with those of `scripts/03_ddp.py`, there with SGD too. Both clip gradients; what has to go for the two to be equal? (The first twenty losses then agree in every digit that is printed. The lengths do not: one is a cluster's gradient, the other that of all.)
 #
 # For compressed gradients DDP has **communication hooks**: `register_comm_hook(state, hook)` replaces the all-reduce of each bucket. Exercise 10.11 writes one. PowerSGD is among those that PyTorch brings; [`wild/`](../wild/RESULTS.md) shows what a restart does to its memory.
 #
@@ -422,7 +422,7 @@ viz.plot_wires([prices(2)[name] for name in shown], WIRES, computing_s=COMPUTING
 # | on 10 Gbit/s<!-- =8 * TEN_GIGABIT.bandwidth_bytes_per_s / 1e9 --> | a little in each step, compressed with a memory | a tenth of the bytes is enough, and all ranks stay together |
 # | between towns, data alike | meetings: DiLoCo, exact inside each cluster | hundreds of steps between two meetings pay for bytes and latency |
 # | between towns, data that differ | a little in each step: PowerSGD | time alone is drift |
-# | many ranks, one of them slow | the wait for all: gossip | a slow rank holds up its neighbours only |
+# | many ranks, each late now and then | the wait for all: gossip | who is late holds up its neighbours only |
 #
 # > **To keep.** Lose nothing where wires are fast. Between sites, meet rarely, or send factors.
 #
@@ -457,7 +457,7 @@ score()
 #
 # ## Late: a gradient of some steps ago
 #
-# Nobody waits, and whoever is done takes a step with the gradient that it has. By then the weights have moved. With a **staleness** of τ steps, on a bowl of curvature $h$, a step is $x_{t+1} = x_t - r h x_{t-\tau}$. It is stable only while $r h < 2 \sin\frac{\pi}{2(2\tau + 1)}$, which is about π/(2τ + 1): twice as late, half the learning rate.
+# Nobody waits, and whoever is done takes a step with the gradient that it has. By then the weights have moved. With a **staleness** of τ steps, on a bowl of curvature $h$, a step is $x_{t+1} = x_t - r h x_{t-\tau}$. It is stable only while $r h < 2 \sin\frac{\pi}{2(2\tau + 1)}$, which is about π/(2τ + 1): who is much later has to be as much slower.
 
 # %%
 for tau in (0, 1, 2, 4, 8):
@@ -468,7 +468,7 @@ for tau in (0, 1, 2, 4, 8):
 # %% [markdown]
 # ## Lying: when the mean trusts too much
 #
-# Among ten workers two send nonsense. A **median** of each number, a **trimmed mean** or **Krum**, which takes the one gradient that lies nearest to the others, do not follow them. All of these are called **Byzantine-robust**. But what do they cost when nobody lies?
+# Among ten workers two send nonsense. A **median** of each number, a **trimmed mean** or **Krum**, which takes the one gradient that lies nearest to the others, are meant not to follow them. All of these are called **Byzantine-robust**. But what do they cost when nobody lies?
 
 # %% varies="hundreds of steps of rounding differ between processors"
 print("data     attack                " + "".join(f"{rule:>14}" for rule in less.RULES))
