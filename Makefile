@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all project grade-project
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all project grade-project exam
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -95,3 +95,6 @@ project: setup-dev  ## write the project's three trainers, with the bugs of GRAD
 grade-project: setup-dev  ## instructors: run the project's rubric on DIR=…, one project or a folder of them
 	@test -n "$(DIR)" || { echo "make grade-project: say where they lie: make grade-project DIR=path" >&2; exit 1; }
 	@$(DEVELOPER) -m tools.project grade "$(DIR)"
+
+exam: setup-dev  ## instructors: draw an exam and its key from the bank of questions (SEED=2027 COUNT=10)
+	@$(DEVELOPER) -m tools.exam --seed=$(or $(SEED),0) --count=$(or $(COUNT),10)
