@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all project grade-project exam
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all project grade-project exam workshop
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -98,3 +98,7 @@ grade-project: setup-dev  ## instructors: run the project's rubric on DIR=…, o
 
 exam: setup-dev  ## instructors: draw an exam and its key from the bank of questions (SEED=2027 COUNT=10)
 	@$(DEVELOPER) -m tools.exam --seed=$(or $(SEED),0) --count=$(or $(COUNT),10)
+
+workshop: setup-dev  ## instructors: run sheet, handout, slides and seats of a route (ROUTE=day SEATS=20 CLUSTER=kempner_h100)
+	@$(DEVELOPER) -m tools.outside
+	@$(DEVELOPER) -m tools.workshop --route="$(ROUTE)" --seats=$(or $(SEATS),20) --cluster="$(CLUSTER)"
