@@ -16,8 +16,10 @@ from tools.build_exercises import EXERCISES
 from tools.exercise_text import learner_copy, solution_copy
 from tools.grading import isolation
 from tools.grading.assignment import make_assignment
+from tools.grading.gradebooks import Points, plain_of, read_gradebook
 from tools.grading.marking import Marked, Marker
 from tools.grading.names import file_name
+from tools.grading.sheet import SheetError, read_sheet, write_whole
 from tools.grading.submissions import Submission, find_submissions
 from tools.grading.table import Grade, GradingError, Table, exercises_of, read_roster, unknown
 from tools.outputs import store
@@ -59,6 +61,12 @@ def parsed(words: tuple[str, ...]) -> argparse.Namespace:
             command.add_argument("folder", type=Path, help="what was handed in: a folder per student, or named files")
             command.add_argument("--roster", type=Path, help="CSV with a column student: who is missing becomes a row")
             command.add_argument("--feedback", action="store_true", help="also HTML; it shows the hidden tests")
+    book = commands.add_parser("gradebook")
+    book.set_defaults(run=gradebook)
+    book.add_argument("book", type=Path, help="what Canvas or Moodle has exported, or a CSV with a column student")
+    book.add_argument("module", help="the module's name or number")
+    book.add_argument("--back", action="store_true", help="take the points out of it, into a plain CSV")
+    book.add_argument("--out", type=Path, default=OUT, help="folder that has grades/")
     return parser.parse_args(words)
 
 
@@ -101,6 +109,29 @@ def grade(arguments: argparse.Namespace) -> None:
             print(table)
     if strangers := unknown({one.student for one in found}, roster):
         print(strangers)
+
+
+def gradebook(arguments: argparse.Namespace) -> None:
+    """Write our points into a copy of another system's table, or its points into a plain one."""
+    try:
+        book = read_gradebook(arguments.book.read_bytes())
+        module = next((name for name in masters() if name.startswith(arguments.module)), None)
+        if not arguments.module or module is None:
+            raise SheetError(f"MODULE={arguments.module} is none; choose one of {', '.join(masters())}")
+        if arguments.back:
+            written, strangers = plain_of(book.points(module)), []
+        else:
+            _, rows = read_sheet((arguments.out / f"grades/{module}.csv").read_bytes())
+            found = {row["student"]: Points(float(row["points"]), float(row["of"])) for row in rows}
+            written, strangers = book, book.fill(found, module)
+    except (SheetError, OSError) as error:
+        raise GradingError(f"BOOK={arguments.book}: {error}") from error
+    target = arguments.out / "grades" / f"{module}.{'from' if arguments.back else 'to'}_{book.kind}.csv"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, written.content())
+    print(f"{target}: {len(written.points(module))} rows with points")
+    if strangers:
+        print(f"not in {arguments.book.name}: {', '.join(strangers)}")
 
 
 def table_of(folder: Path, module: str, seed: int) -> Table:
