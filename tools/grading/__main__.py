@@ -18,6 +18,7 @@ from tools.grading import isolation
 from tools.grading.assignment import make_assignment
 from tools.grading.gradebooks import Points, plain_of, read_gradebook
 from tools.grading.marking import Marked, Marker
+from tools.grading.misconceptions import Misconceptions
 from tools.grading.names import file_name
 from tools.grading.sheet import SheetError, read_sheet, write_whole
 from tools.grading.submissions import Submission, find_submissions
@@ -96,9 +97,11 @@ def grade(arguments: argparse.Namespace) -> None:
         raise GradingError(f"no submission in {arguments.folder}; put each into STUDENT/{names}")
     with only_grader_in(arguments.out / "grades") as folder:
         tables = {module: table_of(folder, module, arguments.seed) for module in sorted({one.module for one in found})}
+        told_class = {module: Misconceptions() for module in tables}
         all_marked = mark_all(arguments, found, arguments.folder, feedback=arguments.feedback)
         for number, marked in enumerate(all_marked, 1):
             tables[marked.grade.module].add(marked.grade)
+            told_class[marked.grade.module].add(marked.grade.student, marked.why)
             print(f"[{number}/{len(found)}] {told(marked)}", flush=True)
             if marked.page:
                 page = arguments.out / "feedback" / file_name(marked.grade.student) / f"{marked.grade.module}.html"
@@ -107,6 +110,9 @@ def grade(arguments: argparse.Namespace) -> None:
         for module, table in tables.items():
             add_missing(table, module, roster, arguments.seed)
             print(table)
+            if (content := told_class[module].content()) is not None:
+                write_whole(folder / f"{module}.slips.csv", content)
+                print(f"{folder / module}.slips.csv: what the class was told, and how often")
     if strangers := unknown({one.student for one in found}, roster):
         print(strangers)
 
