@@ -13,7 +13,13 @@ from tools.lesson import FOLD
 from tools.paths import ROOT
 
 TOLD = "*The answer is told in the room.*"
-_WHOLE = ("pyproject.toml", "constraints.txt", "LICENSE", "README.md")  # what pip installs from, beside course_lib
+_WHOLE = (
+    "pyproject.toml",
+    "constraints.txt",
+    "LICENSE",
+    "LICENSE-TEXTS.md",
+    "README.md",
+)  # what pip installs from, beside course_lib
 _KEPT = "Before you start"  # a fold that holds no answer
 _DETAILS = re.compile(r"<details><summary>(?P<asked>.*?)</summary>(?P<answer>.*?)</details>", re.DOTALL)
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
