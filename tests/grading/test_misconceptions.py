@@ -63,6 +63,14 @@ def test_what_a_student_typed_is_not_in_the_table():
     assert sentences_in(registry.find(SHEET), "02.1 x, 0 of 2 points: steps: 'ann was here' is not a number") == [ELSE]
 
 
+def test_an_untouched_function_is_no_misconception(graded):
+    def untouched(x):
+        raise NotImplementedError("Exercise 02.2: write your code in place of this line")
+
+    spec = registry.find("02.2")
+    assert sentences_in(spec, said_of("02.2", untouched, next(iter(spec.levels)), 0)) == [UNTOUCHED]
+
+
 def test_few_students_have_no_table():
     table = Misconceptions()
     for number in range(FEWEST - 1):

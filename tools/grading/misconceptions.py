@@ -18,7 +18,7 @@ from course_lib.checks.kit.sheet import NumberExercise
 from tools.exercise_text import exercise_of
 
 ELSE, UNTOUCHED = "something else", "nothing was written"
-_STUB = "write your code in place of this line"
+_STUBS = ("not written yet", ": no number yet")  # what checks say of an untouched answer
 FEWEST = 5  # students of a table: with fewer, a sentence would be somebody's
 
 
@@ -50,7 +50,7 @@ class Misconceptions:
 
 def sentences_in(exercise: Exercise, why: str) -> list[str]:
     """The sentences of slips that a check has said, or what stands for all others."""
-    if _STUB in why or ": no number yet" in why:
+    if any(stub in why for stub in _STUBS):
         return [UNTOUCHED]
     known = [sentence for sentence in sentences_of(exercise) if sentence in why]
     longest = [one for one in known if not any(one != other and one in other for other in known)]
