@@ -30,8 +30,7 @@ def paper(seed: int, count: int) -> list[Question]:
     left = chance.sample(BANK, len(BANK))
     chosen: list[Question] = []
     while len(chosen) < count:
-        seen: set[str] = set()
-        fresh = [one for one in left if not (one.lesson in seen or seen.add(one.lesson))]
-        chosen += fresh[: count - len(chosen)]
+        fresh = {one.lesson: one for one in left}  # one of each lesson
+        chosen += [*fresh.values()][: count - len(chosen)]
         left = [one for one in left if one not in chosen]
     return sorted(chosen, key=lambda question: question.key)

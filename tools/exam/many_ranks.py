@@ -6,6 +6,7 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.costs.comm.pipeline import pipeline_bubble_s, pipeline_in_flight
 from course_lib.costs.comm.sharding import sent_numbers
+from course_lib.costs.comm.traffic import CommTime
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.states import state_bytes
 from course_lib.hardware import Link
@@ -17,7 +18,7 @@ _RANKS, _MEBIBYTES = (4, 8, 16, 32), (64, 128, 256, 512)
 BILLION, MICRO, MILLI = 10**9, 1e-6, 1e-3
 
 
-def _all_reduce(algorithm: str, ranks: int, mebibytes: int):
+def _all_reduce(algorithm: str, ranks: int, mebibytes: int) -> CommTime:
     return comm_time("all_reduce", algorithm, world_size=ranks, length=mebibytes * MiB // 4, itemsize=4)
 
 
@@ -37,8 +38,30 @@ def _ring_ms(ranks: int, megabytes: int, latency_us: int, gigabytes_per_s: int) 
 
 
 def _bubble_share(ranks: int, microbatches: int) -> float:
-    idle = pipeline_bubble_s("1f1b", n_ranks=ranks, n_microbatches=microbatches, **_EACH)
-    return idle / (idle + microbatches * sum(_EACH.values()))
+    third = 1.0
+    idle = pipeline_bubble_s(
+        "1f1b",
+        n_ranks=ranks,
+        n_microbatches=microbatches,
+        forward_s=third,
+        backward_input_s=third,
+        backward_weight_s=third,
+    )
+    return idle / (idle + microbatches * 3 * third)
+
+
+def _interleaved_idle(ranks: int, stages: int, idle: int) -> float:
+    """What is left of `idle` when each rank has so many stages."""
+    third = idle / (3 * (ranks - 1))
+    return pipeline_bubble_s(
+        "interleaved",
+        n_ranks=ranks,
+        n_microbatches=ranks,
+        stages_per_rank=stages,
+        forward_s=third,
+        backward_input_s=third,
+        backward_weight_s=third,
+    )
 
 
 def _zero(stage: int, billions: int, ranks: int) -> float:
@@ -51,7 +74,6 @@ def _layer_sums(wide: int, tokens: int, ranks: int) -> float:
     return 4 * one.sent_bytes[0] / MiB
 
 
-_EACH = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
 QUESTIONS = (
     Question(
         key="02a",
@@ -171,13 +193,7 @@ QUESTIONS = (
         text="A pipeline on {ranks} ranks runs by 1F1B with one stage a rank, and each rank is idle for {idle} ms of a "
         "step. Now each rank gets {stages} stages, interleaved. How long is it idle, if messages are free?",
         given={"ranks": (4, 8), "stages": (2, 3, 4), "idle": (12, 24, 36)},
-        answer=lambda ranks, stages, idle: pipeline_bubble_s(
-            "interleaved",
-            n_ranks=ranks,
-            n_microbatches=ranks,
-            stages_per_rank=stages,
-            **dict.fromkeys(_EACH, idle / (3 * (ranks - 1))),
-        ),
+        answer=_interleaved_idle,
         unit="ms",
     ),
     Question(

@@ -39,9 +39,9 @@ def write_handout(folder: Path, start: str) -> Path:
     for page in (ROOT / "wild").glob("*.md"):  # lessons link to them
         shutil.copy(page, folder / "wild" / page.name)
     if ARCHIVE.exists():
-        text = folder / ARCHIVE.relative_to(ROOT)
-        text.parent.mkdir(parents=True)
-        shutil.copy(ARCHIVE, text)
+        archive = folder / ARCHIVE.relative_to(ROOT)
+        archive.parent.mkdir(parents=True)
+        shutil.copy(ARCHIVE, archive)
     (folder / "START.md").write_text(start, encoding="utf-8")
     return Path(shutil.make_archive(str(folder), "zip", folder.parent, folder.name))
 

@@ -79,9 +79,10 @@ def _doing(cell: Any) -> str:
 
 
 def _named(cell: Any, section: str) -> str:
-    """A line by which the teacher finds the cell: its first words, its question, or its first line that acts."""
+    """A line by which the teacher finds the cell: its heading or first words, its question, or what it does first."""
     lines = [line.strip() for line in cell.source.replace(FOLD, "").splitlines()]
     if cell.cell_type == "markdown":
+        lines.sort(key=lambda line: not line.startswith("#"))  # a heading, if there is one
         plain = (_UNSEEN.sub("", line).strip("# ") for line in lines)
         return _cut(next(filter(None, plain), section))
     if asked := _ASKS.search(cell.source):
