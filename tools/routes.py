@@ -7,7 +7,7 @@ a plan, whose days or weeks name whole lessons (`tools/plans.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import takewhile
@@ -31,7 +31,7 @@ class Part:
     """Sections of one lesson, shown some slides first; or a rest, which has a title and its minutes."""
 
     lesson: str = ""
-    sections: Any = ()
+    sections: Sequence[str] = ()  # or the word core
     slides: tuple[str, ...] = ()
     rest: int = 0
     title: str = ""

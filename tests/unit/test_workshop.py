@@ -18,8 +18,8 @@ from tools.paths import ROOT
 from tools.routes import routes, slides_of, split_deck
 from tools.workshop.__main__ import main, seats_for, write
 from tools.workshop.decks import cut
-from tools.workshop.handout import _DETAILS, unfolded
-from tools.workshop.run_sheet import lines_of
+from tools.workshop.handout import FOLDS, unfolded
+from tools.workshop.run_sheet import clock, lines_of
 from tools.workshop.seats import TEXTS
 
 MASTERS = sorted((ROOT / "exercises/src").glob("[0-9]*.py"))
@@ -52,7 +52,7 @@ def solutions():
 def folded():
     """What stands in the folds of the lessons, but for what one needs before one starts."""
     texts = [cell.source for lesson in LESSONS for cell in cells(lesson) if cell.cell_type == "markdown"]
-    folds = [fold for text in texts for fold in _DETAILS.finditer(text) if fold["asked"] != "Before you start"]
+    folds = [fold for text in texts for fold in FOLDS.finditer(text) if fold["asked"] != "Before you start"]
     return [answer for fold in folds if len(answer := squeezed(fold["answer"])) >= LONG_ENOUGH]
 
 
@@ -119,7 +119,11 @@ def test_the_minutes_of_the_sheet_are_those_of_the_route(kit):
     assert sum(map(float, rows)) == pytest.approx(route.minutes, abs=0.05 * len(rows))
     titles = {part.deck.stem: [title for title, _ in part.shown] for part in route.parts if part.slides}
     assert len(rows) == sum(len([*lines_of(part, titles)]) for part in route.parts)
-    assert "That is 6:25 of 8:00." in sheet and "| **guess**, run |" in sheet and "| **tell** |" in sheet
+    assert (
+        f"That is {clock(route.minutes)} of 8:00." in sheet
+        and "| **guess**, run |" in sheet
+        and "| **tell** |" in sheet
+    )
 
 
 def test_a_cut_deck_has_the_chosen_slides_alone(tmp_path):

@@ -21,7 +21,7 @@ _WHOLE = (
     "README.md",
 )  # what pip installs from, beside course_lib
 _KEPT = "Before you start"  # a fold that holds no answer
-_DETAILS = re.compile(r"<details><summary>(?P<asked>.*?)</summary>(?P<answer>.*?)</details>", re.DOTALL)
+FOLDS = re.compile(r"<details><summary>(?P<asked>.*?)</summary>(?P<answer>.*?)</details>", re.DOTALL)
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -71,4 +71,4 @@ def unfolded(text: str) -> str:
             return fold[0]
         return TOLD if fold[0].startswith(FOLD) else f"{fold['asked']} {TOLD}"
 
-    return _DETAILS.sub(told, text)
+    return FOLDS.sub(told, text)
