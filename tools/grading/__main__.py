@@ -111,10 +111,17 @@ def grade(arguments: argparse.Namespace) -> None:
             add_missing(table, module, roster, arguments.seed)
             print(table)
             if (content := told_class[module].content()) is not None:
-                write_whole(folder / f"{module}.slips.csv", content)
-                print(f"{folder / module}.slips.csv: what the class was told, and how often")
+                print(f"{keep_slips(arguments.out, module, content)}: what the class was told, and how often")
     if strangers := unknown({one.student for one in found}, roster):
         print(strangers)
+
+
+def keep_slips(out: Path, module: str, content: bytes) -> Path:
+    """Write a module's table of misconceptions, and return where it lies."""
+    path = out / "slips" / f"{module}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+    return path
 
 
 def gradebook(arguments: argparse.Namespace) -> None:

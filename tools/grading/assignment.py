@@ -103,7 +103,7 @@ def points_of(assignment: Assignment, notebook: Any, run: Run, *, page: bool) ->
 def why_failed(cells: list[Any]) -> dict[str, str]:
     """What each graded cell that failed has said, by its name."""
     return {
-        mark_of(cell): output.evalue
+        mark_of(cell): str(output.get("evalue", ""))  # which a submission may have put out itself
         for cell in cells
         if is_graded(cell)
         for output in cell.outputs
