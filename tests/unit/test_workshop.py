@@ -112,6 +112,12 @@ def test_the_zip_is_the_folder_and_its_course_is_whole(kit):
     assert len(links) > 8 and [link for link in links if not (kit / "handout" / link).exists()] == []
 
 
+def test_the_kit_s_first_page_leads_to_all_of_it(kit):
+    links = re.findall(r"\]\(([^)]+)\)", (kit / "README.md").read_text())
+    assert [name for name in links if not (kit / name).exists()] == ["slides"]  # which are not built for this test
+    assert len(links) == 5
+
+
 def test_the_minutes_of_the_sheet_are_those_of_the_route(kit):
     route = routes()["day"]
     sheet = (kit / "run_sheet.md").read_text()

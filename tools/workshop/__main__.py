@@ -74,13 +74,18 @@ def write(seats: Seats, folder: Path, titles: Mapping[str, list[str]]) -> dict[s
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     shutil.copy(TEXTS / "troubles.md", folder / "troubles.md")
-    return {
+    files = {
+        "seats.md": "what a seat takes, and what to do a week and an evening before: begin here",
         "run_sheet.md": "what happens when, for you",
         "slides": "the route's slides with your notes, as HTML and PDF",
         zipped.name: "for the learners, without answers; `handout` is the same as a folder",
-        "seats.md": "what a seat takes, and what to do the week and the evening before",
         "troubles.md": "what goes wrong, and what to type: print it",
     }
+    rows = [f"- [{name}]({name}): {says}" for name, says in files.items()]
+    (folder / "README.md").write_text(
+        "\n".join([f"# {route.title}: for who teaches it", "", *rows, ""]), encoding="utf-8"
+    )
+    return files
 
 
 def parts_of(route: Route) -> str:
