@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all project grade-project
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all gradebook project grade-project exam workshop
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -88,6 +88,10 @@ grade: setup-dev  ## instructors: grade the submissions in DIR=… (ROSTER=class
 grade-all: setup-dev  ## instructors: the full grading round trip of every module
 	@$(DEVELOPER) -m tools.grading grade-all
 
+gradebook: setup-dev  ## instructors: write the points of MODULE=02 into Moodle's or Canvas' BOOK=export.csv (BACK=1: out of it)
+	@test -n "$(BOOK)" -a -n "$(MODULE)" || { echo "make gradebook: say what was exported, and for which module: make gradebook BOOK=export.csv MODULE=02" >&2; exit 1; }
+	@$(DEVELOPER) -m tools.grading gradebook "$(BOOK)" "$(MODULE)" $(if $(BACK),--back)
+
 project: setup-dev  ## write the project's three trainers, with the bugs of GRADE_SEED, into a new folder DIR=…
 	@test -n "$(DIR)" || { echo "make project: say where to: make project DIR=path" >&2; exit 1; }
 	@$(DEVELOPER) -m tools.project hand-out "$(DIR)"
@@ -95,3 +99,10 @@ project: setup-dev  ## write the project's three trainers, with the bugs of GRAD
 grade-project: setup-dev  ## instructors: run the project's rubric on DIR=…, one project or a folder of them
 	@test -n "$(DIR)" || { echo "make grade-project: say where they lie: make grade-project DIR=path" >&2; exit 1; }
 	@$(DEVELOPER) -m tools.project grade "$(DIR)"
+
+exam: setup-dev  ## instructors: draw an exam and its key from the bank of questions (SEED=2027 COUNT=10)
+	@$(DEVELOPER) -m tools.exam --seed=$(or $(SEED),0) --count=$(or $(COUNT),10)
+
+workshop: setup-dev  ## instructors: run sheet, handout, slides and seats of a route (ROUTE=day SEATS=20 CLUSTER=kempner_h100)
+	@$(DEVELOPER) -m tools.outside
+	@$(DEVELOPER) -m tools.workshop --route="$(ROUTE)" --seats=$(or $(SEATS),20) --cluster="$(CLUSTER)"

@@ -1,4 +1,7 @@
-"""Writes `notebooks/README.md`, the course's table of contents, from the lessons themselves; a test finds drift."""
+"""Writes `notebooks/README.md`, the course's table of contents, from the lessons themselves; a test finds drift.
+
+Beside it, the pages of the routes and of the placement test.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from tools.exercise_facts import HEAD
 from tools.lesson import cells, number, promises, title, told_minutes
 from tools.paths import ROOT
+from tools.route_pages import PLACEMENT, ROUTES, summary, write
 
 CONTENTS = ROOT / "notebooks/README.md"
 LESSONS = sorted((ROOT / "notebooks/src").glob("[0-9][0-9]*.py"))
@@ -22,7 +26,7 @@ words of the course beside those of papers, logs and frameworks."""
 
 def contents() -> str:
     """Return the whole page."""
-    return "\n\n".join([_OPENING, *map(entry, LESSONS)]) + "\n"
+    return "\n\n".join([_OPENING, summary(), *map(entry, LESSONS)]) + "\n"
 
 
 def entry(source: Path) -> str:
@@ -56,4 +60,5 @@ def exercise_minutes(exercises: Path) -> list[int]:
 
 if __name__ == "__main__":
     CONTENTS.write_text(contents(), encoding="utf-8")
-    print(CONTENTS.relative_to(ROOT))
+    write()
+    print(*(path.relative_to(ROOT) for path in (CONTENTS, ROUTES, PLACEMENT)))

@@ -20,7 +20,7 @@ from tools.work_contents import for_work
 SOURCES = ("notebooks", "exercises/release")
 SCRIPTS = "notebooks/scripts"
 PUBLISHED_CONTENTS, CONTENTS = "notebooks/README.md", "Contents.md"
-WORDS = "notebooks/WORDS.md"
+PAGES = "notebooks/[A-Z]*.md"  # the words, the routes, the placement test
 LIBRARY = "course_lib"
 COPIED = ".copied.json"  # by name, the newest version that its learner was given: a digest
 KERNEL = Path(__file__).parent / "jupyterlab/kernels/python3/kernel.json"
@@ -118,7 +118,10 @@ def files_for_learners(course: Path) -> Iterator[tuple[str, str]]:
     if (course / PUBLISHED_CONTENTS).exists():
         yield CONTENTS, for_work((course / PUBLISHED_CONTENTS).read_text(encoding="utf-8"))
     found = [path for folder in SOURCES for path in sorted((course / folder).rglob("*.ipynb"))]
-    found += [*sorted((course / SCRIPTS).glob("*.py")), *course.glob(WORDS)]
+    found += [
+        *sorted((course / SCRIPTS).glob("*.py")),
+        *(page for page in sorted(course.glob(PAGES)) if page != course / PUBLISHED_CONTENTS),
+    ]
     for path in found:
         if ".ipynb_checkpoints" not in path.parts:
             yield path.relative_to(course).as_posix(), for_learners(path)

@@ -54,7 +54,9 @@ def set_up_learner(torch: str) -> None:
         run_pip(python, f"installing {' '.join(wanted)} (large, once)", "install", *wanted)
     tell_of_torch(torch_version(python))
     pins = pinned_to(torch_version(python))
-    run_pip(python, "installing the other packages", "install", "-c", str(pins), *requirements())
+    run_pip(
+        python, "installing the other packages", "install", "-c", str(pins), *requirements(), *requirements("course")
+    )
     make_visible(LEARNER, ROOT)
     mark_ready(LEARNER, torch)
 

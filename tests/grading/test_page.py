@@ -89,7 +89,7 @@ def page_of(tmp_path_factory):
             executed.cells[-1].metadata.update({"magics_language": SCRIPT, "alt": '"><script>alert(1)</script>'})
 
         with patch.dict(os.environ, quiet_kernels(tmp_path_factory.mktemp("home"))):
-            points, page = points_of(assignment, notebook, run, page=True)
+            points, _, page = points_of(assignment, notebook, run, page=True)
         assert sum(points.values()) == 26 and "Score: 26.0 / 26.0" in page
         return page
 

@@ -31,7 +31,8 @@ def test_conda_installs_the_same_set_as_pip():
     options = [line for line in conda_lines() if line.startswith("--")]
     names = [name_of(line) for line in conda_lines() if not line.startswith("--")]
     assert options == ["--constraint constraints.txt", "--editable ."]
-    assert names == [name_of(line) for line in PROJECT["dependencies"]]
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
+    assert names == [name_of(line) for line in wanted]
 
 
 def test_conda_asks_for_the_same_python():
@@ -60,7 +61,7 @@ def test_every_make_target_says_what_it_does():
     ).stdout
     wanted = (
         "setup lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises "
-        "slides release grade grade-all project grade-project"
+        "slides release grade grade-all gradebook project grade-project exam workshop"
     )
     assert [line.split()[1] for line in listed.splitlines()] == ["help", *wanted.split()]
 

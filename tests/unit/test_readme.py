@@ -12,6 +12,7 @@ from tools.contents import CONTENTS, LESSONS, contents, exercise_minutes
 from tools.lesson import number, told_minutes
 from tools.paths import ROOT
 from tools.readme_figure import FIGURE, LADDER, MEMORY, SCHEDULES, WILD, memory, picture, schedules, wild
+from tools.route_pages import PLACEMENT, ROUTES, page, placement_page
 
 README = (ROOT / "README.md").read_text()
 
@@ -49,6 +50,15 @@ def test_the_table_of_contents_follows_from_the_lessons():
     assert CONTENTS.read_text() == contents(), "run `make notebooks`, which writes it anew"
     links = re.findall(r"\]\(([^)#]+)\)", contents())
     assert len(links) > 3 * len(LESSONS) and [x for x in links if not (CONTENTS.parent / x).exists()] == []
+
+
+def test_the_pages_of_routes_and_of_the_placement_test_follow_too():
+    assert ROUTES.read_text() == page() and PLACEMENT.read_text() == placement_page(), "run `make notebooks`"
+    links = re.findall(r"\]\(([^)#]+)\)|href=\"([^\"]+)\"", page() + placement_page())
+    assert len(links) > 50 and [x or y for x, y in links if not (ROUTES.parent / (x or y)).exists()] == []
+    targets = re.findall(r"\(ROUTES\.md#([^)]+)\)", CONTENTS.read_text())
+    headings = re.findall(r"^## (.+)$", page(), re.MULTILINE)
+    assert targets == [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]
 
 
 def test_every_notebook_is_in_the_table():

@@ -16,8 +16,11 @@ from tools.build_exercises import EXERCISES
 from tools.exercise_text import learner_copy, solution_copy
 from tools.grading import isolation
 from tools.grading.assignment import make_assignment
+from tools.grading.gradebooks import Points, plain_of, read_gradebook
 from tools.grading.marking import Marked, Marker
+from tools.grading.misconceptions import Misconceptions
 from tools.grading.names import file_name
+from tools.grading.sheet import SheetError, read_sheet, write_whole
 from tools.grading.submissions import Submission, find_submissions
 from tools.grading.table import Grade, GradingError, Table, exercises_of, read_roster, unknown
 from tools.outputs import store
@@ -59,6 +62,12 @@ def parsed(words: tuple[str, ...]) -> argparse.Namespace:
             command.add_argument("folder", type=Path, help="what was handed in: a folder per student, or named files")
             command.add_argument("--roster", type=Path, help="CSV with a column student: who is missing becomes a row")
             command.add_argument("--feedback", action="store_true", help="also HTML; it shows the hidden tests")
+    book = commands.add_parser("gradebook")
+    book.set_defaults(run=gradebook)
+    book.add_argument("book", type=Path, help="what Canvas or Moodle has exported, or a CSV with a column student")
+    book.add_argument("module", help="the module's name or number")
+    book.add_argument("--back", action="store_true", help="take the points out of it, into a plain CSV")
+    book.add_argument("--out", type=Path, default=OUT, help="folder that has grades/")
     return parser.parse_args(words)
 
 
@@ -88,9 +97,11 @@ def grade(arguments: argparse.Namespace) -> None:
         raise GradingError(f"no submission in {arguments.folder}; put each into STUDENT/{names}")
     with only_grader_in(arguments.out / "grades") as folder:
         tables = {module: table_of(folder, module, arguments.seed) for module in sorted({one.module for one in found})}
+        told_class = {module: Misconceptions() for module in tables}
         all_marked = mark_all(arguments, found, arguments.folder, feedback=arguments.feedback)
         for number, marked in enumerate(all_marked, 1):
             tables[marked.grade.module].add(marked.grade)
+            told_class[marked.grade.module].add(marked.grade.student, marked.why)
             print(f"[{number}/{len(found)}] {told(marked)}", flush=True)
             if marked.page:
                 page = arguments.out / "feedback" / file_name(marked.grade.student) / f"{marked.grade.module}.html"
@@ -99,8 +110,41 @@ def grade(arguments: argparse.Namespace) -> None:
         for module, table in tables.items():
             add_missing(table, module, roster, arguments.seed)
             print(table)
+            if (content := told_class[module].content()) is not None:
+                print(f"{keep_slips(arguments.out, module, content)}: what the class was told, and how often")
     if strangers := unknown({one.student for one in found}, roster):
         print(strangers)
+
+
+def keep_slips(out: Path, module: str, content: bytes) -> Path:
+    """Write a module's table of misconceptions, and return where it lies."""
+    path = out / "slips" / f"{module}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+    return path
+
+
+def gradebook(arguments: argparse.Namespace) -> None:
+    """Write our points into a copy of another system's table, or its points into a plain one."""
+    try:
+        book = read_gradebook(arguments.book.read_bytes())
+        module = next((name for name in masters() if name.startswith(arguments.module)), None)
+        if not arguments.module or module is None:
+            raise SheetError(f"MODULE={arguments.module} is none; choose one of {', '.join(masters())}")
+        if arguments.back:
+            written, strangers = plain_of(book.points(module)), []
+        else:
+            _, rows = read_sheet((arguments.out / f"grades/{module}.csv").read_bytes())
+            found = {row["student"]: Points(float(row["points"]), float(row["of"])) for row in rows}
+            written, strangers = book, book.fill(found, module)
+    except (SheetError, OSError) as error:
+        raise GradingError(f"BOOK={arguments.book}: {error}") from error
+    target = arguments.out / "grades" / f"{module}.{'from' if arguments.back else 'to'}_{book.kind}.csv"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, written.content())
+    print(f"{target}: {len(written.points(module))} rows with points")
+    if strangers:
+        print(f"not in {arguments.book.name}: {', '.join(strangers)}")
 
 
 def table_of(folder: Path, module: str, seed: int) -> Table:

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbgrader.api import Base, Gradebook
 from nbgrader.converters import Autograde, GenerateAssignment
@@ -24,7 +24,7 @@ from sqlalchemy.exc import SAWarning
 
 from tools.exercise_text import SEED, read_master, without_solution
 from tools.grading.page import feedback
-from tools.grading.restored import count_the_best, restored, with_one_of_each
+from tools.grading.restored import count_the_best, is_graded, mark_of, restored, with_one_of_each
 
 Run = Callable[[Any], None]  # executes a notebook and fills in the outputs of its cells
 
@@ -74,8 +74,16 @@ def make_assignment(master: Path, seed: int) -> Assignment:
         return Assignment(module=module, seed=seed, release=release, book=book.serialize(), possible=possible)
 
 
-def points_of(assignment: Assignment, notebook: Any, run: Run, *, page: bool) -> tuple[dict[str, float], str]:
-    """Return the points by graded cell, and nbgrader's `page` for the student; `run` executes where that is safe.
+class Outcome(NamedTuple):
+    """Of one submission, by graded cell: its points, and why it failed; and nbgrader's page for the student."""
+
+    points: dict[str, float]
+    why: dict[str, str]
+    page: str
+
+
+def points_of(assignment: Assignment, notebook: Any, run: Run, *, page: bool) -> Outcome:
+    """Return what a submission earned, and its `page` if that is asked for; `run` executes where that is safe.
 
     Raises: whatever nbgrader has against the notebook, and whatever `run` raises.
     """
@@ -89,7 +97,18 @@ def points_of(assignment: Assignment, notebook: Any, run: Run, *, page: bool) ->
         with Gradebook(url) as grades:
             found = grades.find_submission_notebook(module, module, STUDENT)
             points = {grade.name: grade.auto_score or 0.0 for grade in found.grades}
-        return points, feedback(notebook, facts(url, module)) if page else ""
+        return Outcome(points, why_failed(notebook.cells), feedback(notebook, facts(url, module)) if page else "")
+
+
+def why_failed(cells: list[Any]) -> dict[str, str]:
+    """What each graded cell that failed has said, by its name."""
+    return {
+        mark_of(cell): str(output.get("evalue", ""))  # which a submission may have put out itself
+        for cell in cells
+        if is_graded(cell)
+        for output in cell.outputs
+        if output.output_type == "error"
+    }
 
 
 def seed_of(notebook: Any, otherwise: int) -> int:

@@ -30,9 +30,10 @@ SOURCE_BYTES = 4_000_000  # a course's notebook has a sixtieth of it
 
 @dataclass(frozen=True, kw_only=True)
 class Marked:
-    """A grade, nbgrader's page for the student, and how long it took."""
+    """A grade, why each graded cell failed, nbgrader's page for the student, and how long it took."""
 
     grade: Grade
+    why: dict[str, str]
     page: str
     seconds: float
 
@@ -85,7 +86,7 @@ class Marker:
         started = time.monotonic()
         master = self.masters[submission.module]
         possible = make_assignment(master, self.seed).possible
-        points, page, remarks = dict.fromkeys(possible, 0.0), "", [submission.remark]
+        points, why, page, remarks = dict.fromkeys(possible, 0.0), dict[str, str](), "", [submission.remark]
         try:
             notebook = read(submission.path)
             seed = seed_of(notebook, self.seed)
@@ -93,7 +94,7 @@ class Marker:
                 remarks.append(f"made with GRADE_SEED={seed}, not {self.seed}, and graded with {seed}")
             assignment = make_assignment(master, seed)
             run = partial(execute, runs=self.runs, cell_timeout=self.cell_timeout)
-            points, page = points_of(assignment, notebook, run, page=self.feedback)
+            points, why, page = points_of(assignment, notebook, run, page=self.feedback)
         except Exception as error:  # nbgrader's, or what a strange file makes of nbformat: this student's alone
             remarks.append(f"not graded: {one_line(error)}")
         grade = Grade(
@@ -103,7 +104,7 @@ class Marker:
             possible=possible,
             remark="; ".join(filter(None, remarks)),
         )
-        return Marked(grade=grade, page=page, seconds=time.monotonic() - started)
+        return Marked(grade=grade, why=why, page=page, seconds=time.monotonic() - started)
 
 
 def read(path: Path) -> nbformat.NotebookNode:

@@ -1,0 +1,1 @@
+"""What somebody needs who teaches a route: a run sheet, a handout, slides, seats, and a page for what goes wrong."""
