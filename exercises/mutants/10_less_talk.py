@@ -81,8 +81,11 @@ WRONG["10.3", "others"] = {
     "the matrix is read by columns": {'for matrix in task["mixing"]:': 'for matrix in [m.T for m in task["mixing"]]:'},
 }
 HANGS["10.3", "ring"] = {
-    "a hang: ranks 0, 1 had not ended": {
+    "ranks 0, 1; each waits in a send until somebody takes its message, and nobody receives before": {
         BEGUN: "        for taker in takers:\n            dist.send(mine, taker)\n        waiting = []\n"
+    },
+    "does every rank make every call that all must make?": {
+        BEGUN: "        waiting = [dist.isend(mine, taker) for taker in takers if rank]\n"
     },
 }
 

@@ -31,6 +31,16 @@ def last_calls(ended: Sequence[Ended]) -> str:
     return f"the last call is {_by_rank([one.calls[-1] if one.calls else None for one in ended])}"
 
 
+def why_they_wait(hanging: Sequence[Ended]) -> str:
+    """Behind the last calls of the ranks that hang: the trap that these show, or the question that is left."""
+    if len(hanging) > 1 and all(one.calls and one.calls[-1].operation == "send" for one in hanging):
+        return (
+            "each waits in a send until somebody takes its message, and nobody receives before its own send is done. "
+            "Start all messages, with isend and irecv, and only then wait for them"
+        )
+    return "does every rank make every call that all must make?"
+
+
 def outside_of_a_group(ended: Sequence[Ended]) -> str:
     """A call with a group to which the rank does not belong, which PyTorch leaves out with a warning; empty if none."""
     for rank, one in enumerate(ended):

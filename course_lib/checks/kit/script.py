@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from course_lib.checks.kit.endings import NOT_YET
-from course_lib.checks.kit.out_of_step import first_difference, last_calls, outside_of_a_group
+from course_lib.checks.kit.out_of_step import first_difference, last_calls, outside_of_a_group, why_they_wait
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 from course_lib.ranks.script import Ended, run_script
@@ -149,7 +149,7 @@ def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:
     if not hanging:
         return None
     who = f"rank{'s' * (len(hanging) > 1)} {', '.join(map(str, hanging))}"
-    asked = apart or f"{last_calls(ended)}; does every rank make every call that all must make?"
+    asked = apart or f"{last_calls(ended)}; {why_they_wait([ended[rank] for rank in hanging])}"
     return f"a hang: {who} had not ended after {timeout:g} s; {asked}"
 
 
