@@ -104,6 +104,10 @@ WRONG["10.4", "average"] = {
     },
     "the ranks' weights are added up, and their mean is asked": {" / dist.get_world_size()": ""},
     "each rank has taken its own change": {CHANGE: "w - mine"},
+    "the weights that were divided are a rank's own. comm.all_reduce(x) returns the sum": {
+        CHANGE: "w - mine / dist.get_world_size()",
+        "        change =": "        comm.all_reduce(mine)\n        change =",
+    },
     "each rank makes one step too few": {"range(every)": "range(every - 1)"},
     "in each step the gradients are averaged": {
         "rate * gradient(mine)": "rate * comm.all_reduce(gradient(mine)) / dist.get_world_size()"

@@ -259,7 +259,7 @@ check("10.3", gossip)
 # Write the whole of it on ranks. `gradient(w)` is your rank's own gradient, of its own data. The velocity is 0 before the first round.
 #
 # **Target:** two things, the same on all ranks: the weights after all rounds, and the outer velocity. In each round there is one all-reduce of as many
-# numbers as the weights have, by the collectives of `comm`.
+# numbers as the weights have, by `comm`: `comm.all_reduce(x)` returns the sum, and leaves `x` as it is.
 
 
 # %% nbgrader={"grade": false, "grade_id": "10-4", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -98,7 +98,7 @@ def _on_ranks(
             step = gradient(mine)
             mine = mine - rate * (comm.all_reduce(step) / ranks if mistake == "each step" else step)
         total = comm.all_reduce(mine)
-        change = w - total / (1 if mistake == "sum" else ranks)
+        change = w - (mine if mistake == "in place" else total) / (1 if mistake == "sum" else ranks)
         change = {"sign": -change, "by rate": change / (rate * every), "own": w - mine}.get(mistake, change)
         velocity = (0 if mistake == "forgets" else momentum) * velocity + change
         if mistake == "dampened":
@@ -135,7 +135,12 @@ _SLIPS: Slips = {
     "each rank goes on from its own weights, and all are to go on from those after the outer step": _way("goes on"),
     "in each step the gradients are averaged. That is data parallelism, with an outer step on top": _way("each step"),
     "the ranks' weights are added up, and their mean is asked": _way("sum"),
-    "each rank has taken its own change, so the ranks part": _way("own"),
+    "each rank has taken its own change, so the ranks part. comm.all_reduce(x) returns the sum, and leaves x as it is": (
+        _way("own")
+    ),
+    "the weights that were divided are a rank's own. comm.all_reduce(x) returns the sum, and leaves x as it is": _way(
+        "in place"
+    ),
     "the outer optimizer goes by its velocity alone. With Nesterov's momentum it goes by the change plus momentum "
     "times the velocity, and the velocity has this change in it already": _way("heavy ball"),
     "the change is counted twice: it goes by the change plus momentum times the velocity": _way("double"),
