@@ -134,6 +134,7 @@ THROWN, BACK_AGAIN = (
     "return (steps * v.sign()).to(torch.int8), norms",
     "norms.repeat_interleave(self.bucket)[: len(steps)]",
 )
+GUARD = "torch.where(norms > 0, norms, 1.0)"
 
 WRONG["10.5", "thrown"] = {
     "encode() returned Tensor, not two tensors: steps and norms": {THROWN: THROWN.removesuffix(", norms")},
@@ -154,12 +155,23 @@ WRONG["10.5", "unbiased"] = {
 WRONG["10.5", "edges"] = {
     "21 numbers in buckets of 8, 4 levels: ": {"F.pad(v, (0, -len(v) % self.bucket))": "v"},
     "3 numbers in buckets of 64, 4 levels: ": {"-len(v) % self.bucket": "-len(v) % min(self.bucket, 21)"},
+    "encode() makes a whole number of NaN. A bucket of zeros is divided by its norm": {GUARD: "norms"},
 }
 WRONG["10.5", "variance"] = {
     "variance() returned NoneType, not a number": {"return squares.sum()": "squares.sum()"},
     "that is in steps": {"(norms / self.levels).square().unsqueeze(-1) * ": ""},
     "that is relative to the square of v's norm": {"squares.sum()": "(squares.sum() / v.square().sum())"},
     "exactly 2.0 x it": {"squares.sum()": "(2 * squares.sum())"},
+    "variance() is nan: what is a bucket of zeros divided by?": {
+        "fractions = shares - shares.floor()": "fractions = (shares - shares.floor()) * norms[:, None] / norms[:, None]"
+    },
+    "when it is asked again. It is computed and not thrown": {
+        "return squares.sum().item()": (
+            "throws = [self.decode(*self.encode(v, torch.rand(len(v)))) for _ in range(50)]\n"
+            "        return sum((back - v).square().sum() for back in throws).item() / len(throws)"
+        )
+    },
+    "% too large. Is it a mean over throws?": {"squares.sum()": "(1.05 * squares.sum())"},
 }
 
 # 10.6 ------------------------------------------------------------------------------------------------------------

@@ -305,7 +305,8 @@ check("10.4", train_alone)
 
 # %% [markdown]
 # `v` is a flat tensor, and `dice` has a number from 0 up to 1 for each of v's. A number goes up if its die is below its fraction. The last
-# bucket may be shorter, and a bucket of zeros has the norm 0 and steps of 0.
+# bucket may be shorter, and a bucket of zeros has the norm 0 and steps of 0: not by 0 / 0, which is NaN, and what NaN is as int8 no
+# rule says.
 #
 # **Target:**
 #

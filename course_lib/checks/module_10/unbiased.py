@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.checks.kit.asked import asked_exercise
 from course_lib.checks.kit.form import wrong_form
@@ -20,9 +21,10 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_10.dice import Quantiser
 from course_lib.verify.equality import close, no_multiple, scale_of
 from course_lib.verify.numbers import number_of
-from course_lib.verify.ratios import exactly
+from course_lib.verify.ratios import exactly, of_a_guess
 
 _NEAR = 1e-6  # from the place where a die changes its mind
+_VARIANCE = 1e-6  # relative, as of any number that is asked for: it may have been computed in float32
 Look = Literal["thrown", "both", "variance"]
 
 
@@ -79,26 +81,57 @@ def _around(asked: _Throws) -> tuple[Tensor, ...]:
     return torch.zeros_like(fraction), torch.full_like(fraction, 1 - _NEAR), before, behind
 
 
+class _NanBecomesWhole(TorchDispatchMode):
+    """Notes whether a NaN is made a whole number, which may be 0 here and something else on another machine."""
+
+    seen = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and made.dtype == torch.int8:
+            self.seen |= any(isinstance(x, Tensor) and bool(x.isnan().any()) for x in args)
+        return made
+
+
 def _use(answer: Callable[..., Any], asked: _Throws) -> dict[str, Any] | str:
     """Runs on a rank: what is looked at, by name; a text is a verdict."""
     coder = answer(asked.levels, asked.bucket)
     if asked.look == "variance":
-        found = coder.variance(asked.v.clone())
-        number = number_of(found)
-        if number is None:
-            return f"variance() {wrong_kind(type(found).__name__, 'a number')}"
-        return {"variance": torch.tensor(float(number), dtype=torch.float64)}
-    throws = []
+        return _variance(coder, asked.v)
+    throws, watch = [], _NanBecomesWhole()
     for dice in asked.dice:
         v, thrown = asked.v.clone(), dice.clone()
-        pair = coder.encode(v, thrown)
+        with watch:
+            pair = coder.encode(v, thrown)
         if not torch.equal(v, asked.v) or not torch.equal(thrown, dice):
             return "encode() has written into what it was given"
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(one, Tensor) for one in pair):
             return f"encode() {wrong_kind(type(pair).__name__, 'two tensors: steps and norms')}"
         throws.append(tuple(one.detach().clone() for one in pair))
     back = coder.decode(*asked.right.encode(asked.v, asked.dice[0]))
-    return {"throws": throws, "back": back.detach().clone() if isinstance(back, Tensor) else type(back).__name__}
+    return {
+        "throws": throws,
+        "nan": watch.seen,
+        "back": back.detach().clone() if isinstance(back, Tensor) else type(back).__name__,
+    }
+
+
+def _variance(coder: Any, v: Tensor) -> dict[str, Any] | str:
+    """Asked twice, since dice would not fall alike."""
+    twice = [coder.variance(v.clone()) for _ in range(2)]
+    first, second = map(number_of, twice)
+    if first is None or second is None:
+        return f"variance() {wrong_kind(type(twice[0]).__name__, 'a number')}"
+    if not math.isfinite(first):
+        return f"variance() is {first}: what is a bucket of zeros divided by?"
+    if first != second:
+        return (
+            f"variance() is {first:.6g}, and {second:.6g} when it is asked again. It is computed and not thrown: sum "
+            "both outcomes of each die by their probabilities"
+        )
+    return {"variance": torch.tensor(float(first), dtype=torch.float64)}
 
 
 def _judge(asked: _Throws, found: Mapping[str, Any] | str) -> str | None:
@@ -106,6 +139,11 @@ def _judge(asked: _Throws, found: Mapping[str, Any] | str) -> str | None:
         return found
     if asked.look == "variance":
         return _wrong_variance(asked, float(found["variance"]))
+    if found["nan"]:
+        return (
+            "encode() makes a whole number of NaN. A bucket of zeros is divided by its norm, and 0 / 0 comes out as a "
+            "step of 0 by luck alone: divide by 1 there"
+        )
     throws = [asked.right.encode(asked.v, dice) for dice in asked.dice]
     for (steps, norms), (right, of_buckets) in zip(found["throws"], throws, strict=True):
         if reason := _unlike("the norms", norms, of_buckets) or _wrong_steps(steps, right):
@@ -150,8 +188,13 @@ def _wrong_mean(asked: _Throws, throws: Sequence[tuple[Tensor, Tensor]]) -> str 
 
 def _wrong_variance(asked: _Throws, got: float) -> str | None:
     want = asked.right.variance(asked.v)
-    if math.isclose(got, want, rel_tol=1e-9):
+    if math.isclose(got, want, rel_tol=_VARIANCE):
         return None
+    if math.isclose(got, want, rel_tol=0.1):
+        return (
+            f"variance() is {got:.6g}, and {want:.6g} is right: it is {of_a_guess(got / want)}. Is it a mean over "
+            "throws? It is computed, by both outcomes of each die"
+        )
     return f"variance() is {got:.6g}, and {want:.6g} is right, {exactly(got / want)} it"
 
 
