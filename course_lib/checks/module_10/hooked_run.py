@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from course_lib.checks.module_10.top_k import TopK
 
 _SIZES = (6, 16, 16, 4)  # inputs, inside, classes
+_FIRST_BUCKET = 4  # so many parameters it has, counted from the last one, once DDP has filled its buckets anew
 Weights = dict[str, Tensor]
 
 
@@ -50,6 +51,24 @@ class _State:
             self.momentum = {}
         return self
 
+    def filled_anew(self, mistake: str) -> None:
+        """What becomes of memories by bucket once DDP has filled its buckets anew, after the first step."""
+        for box in self.boxes:
+            if mistake == "by size":
+                box.kept = {}
+            if mistake in ("by place", "cut"):
+                box.kept = _moved(box.kept, first_bucket_only=mistake == "cut")
+
+
+def _moved(kept: Weights, *, first_bucket_only: bool) -> Weights:
+    """What was kept number by number in the first order, read in the order from then on: from the last parameter."""
+    order = [name for name, _ in make_model().named_parameters()]
+    flat = torch.cat([kept[name].flatten() for name in order])
+    parts = flat.split([kept[name].numel() for name in reversed(order)])
+    moved = {name: part.view(kept[name].shape) for name, part in zip(reversed(order), parts, strict=True)}
+    lost = order[:-_FIRST_BUCKET] if first_bucket_only else []
+    return moved | {name: torch.zeros_like(moved[name]) for name in lost}
+
 
 def run(task: Mapping[str, Any], ranks: int, *, mistake: str = "") -> Weights:
     """The weights at the end, of ranks that stop once, or do not: that makes no difference if nothing is wrong."""
@@ -59,6 +78,8 @@ def run(task: Mapping[str, Any], ranks: int, *, mistake: str = "") -> Weights:
     for step, batch in enumerate(task["batches"]):
         if step == task["stop"]:
             state = state.restarted(mistake)
+        if step == 1:
+            state.filled_anew(mistake)
         gradients = _exchanged(model, batch, state, mistake)
         with torch.no_grad():
             for name, one in model.named_parameters():

@@ -135,7 +135,7 @@ _SLIPS: Slips = {
     "each rank goes on from its own weights, and all are to go on from those after the outer step": _way("goes on"),
     "in each step the gradients are averaged. That is data parallelism, with an outer step on top": _way("each step"),
     "the ranks' weights are added up, and their mean is asked": _way("sum"),
-    "each rank has taken its own change, so the ranks part. comm.all_reduce(x) returns the sum, and leaves x as it is": (
+    "each rank has taken its own change, so the ranks part. comm.all_reduce(x) returns the sum and leaves x as it is": (
         _way("own")
     ),
     "the weights that were divided are a rank's own. comm.all_reduce(x) returns the sum, and leaves x as it is": _way(

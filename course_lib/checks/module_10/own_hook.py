@@ -34,6 +34,12 @@ WRONG_WAYS = {
     "all": "what has been sent is kept as well",
     "by gradient": "the memory does not help to choose: the largest numbers of the gradient alone are sent",
     "written": "a place that several ranks have sent has the last one's number alone: add them up",
+    "by size": "what the first step has kept is lost. Is a memory kept by bucket? After that step DDP fills its "
+    "buckets anew, so keep it by name",
+    "by place": "what the first step has kept is added to other parameters. After that step DDP fills its buckets "
+    "anew, so keep it by name, and not by a place in the buckets",
+    "cut": "what the first step has kept of bucket 0 is added to other parameters. After that step DDP fills its "
+    "buckets anew, so keep it by name",
     "by senders": "each place is divided by the number of ranks that sent it, and by all ranks is asked",
 }
 WRONG_RESTARTS = {
