@@ -293,6 +293,11 @@ WRONG["10.9", "mended"] = {
         CHOSEN: "sent = self.largest(gradient) + before",
     },
     "does not help to choose": {CHOSEN: "sent = torch.where(self.largest(gradient) != 0, due, 0.0)"},
+    "so what is kept never leaves. It takes part in the choice": {CHOSEN: "sent = self.largest(gradient)"},
+    "so twice as many as promised. What was kept takes part in the choice": {
+        CHOSEN: "sent = self.largest(gradient) + self.largest(due - gradient)"
+    },
+    "it is chosen twice": {CHOSEN: "sent = self.largest(self.largest(gradient) + due - gradient)"},
     "few numbers are sent now, but nothing is kept any more": {LEAVES: "self.kept[name] = torch.zeros_like(due)"},
     "of what was kept before nothing is left": {
         LEAVES: "self.kept[name] = torch.where(sent != 0, 0.0, gradient)",
@@ -333,6 +338,11 @@ WRONG["10.10", "others"] = {
 # 10.11 -----------------------------------------------------------------------------------------------------------
 
 BACK, KEEPS = '        kept.update(state["kept"])\n', "kept[names[one]] = due.view(gradient.shape)"
+PAIRS = "        for one, gradient in zip(bucket"
+IN_FLAT = {
+    "kept.get(names[one], 0)": "flat[at : at + gradient.numel()].view(gradient.shape)",
+    KEEPS: "flat[at : at + len(due)] = due\n            at += len(due)",
+}
 SAVES, GATHERED = 'state-{rank}.pt")\n', "mean.index_add_(0, there, some / ranks)"
 
 WRONG["10.11", "resumed"] = {
@@ -346,6 +356,19 @@ WRONG["10.11", "resumed"] = {
     },
     "the weights are as they were before the first step": {"        optimizer.step()\n": ""},
     "is a memory kept by bucket? After its first step DDP fills its buckets anew": {"names[one]": "bucket.index()"},
+    "what the first step has kept is lost. Is a memory kept by bucket?": {
+        "kept.get(names[one], 0)": "kept.get((bucket.index(), len(bucket.buffer()), names[one]), 0)",
+        KEEPS: "kept[bucket.index(), len(bucket.buffer()), names[one]] = due.view(gradient.shape)",
+    },
+    "what the first step has kept is added to other parameters": {
+        "    kept = {}\n": "    kept, flat = {}, torch.zeros(sum(one.numel() for one in names)).double()\n",
+        PAIRS: "        at = len(flat) - len(bucket.buffer()) if bucket.index() else 0\n" + PAIRS,
+        **IN_FLAT,
+    },
+    "what the first step has kept of bucket 0 is added to other parameters": {
+        PAIRS: "        flat, at = kept.setdefault(bucket.index(), torch.zeros(452).double()), 0\n" + PAIRS,
+        **IN_FLAT,
+    },
     "there is no ended-3-0.pt": {BACK: BACK + "        begin = 0\n"},
     "the start that goes on: the memory is empty after the restart": {BACK: ""},
     "the start that goes on: all ranks go on with rank 0's memory": {

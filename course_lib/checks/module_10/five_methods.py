@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise
+from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
 from course_lib.checks.kit.spec import BF16
 
 _PLACE = 4  # bytes
@@ -96,6 +96,8 @@ _GATHERED = (
     "that is an all-reduce, which adds up on the way. But these messages do not add up: each of them goes to all others"
 )
 _ONE_MESSAGE = "that is one message, to one rank. All others need it as well"
+_NORMS = "each bucket's norm travels too, in two bytes"
+_SIGN = "the sign is in `bits` already"
 _OWN = "a rank's own message need not travel to itself"
 
 _FIVE = NumberExercise(
@@ -145,7 +147,9 @@ _FIVE = NumberExercise(
                 "values alone? Their places travel too": lambda g: (g.n - 1) * g.P / g.k * BF16,
             }, follows=lambda own, g: (g.n - 1) * own["message_bytes"], collective=False),
             Ask("top_share", "", lambda g: g.top / g.whole, {
-                PERCENT: lambda g: 100 * g.top / g.whole,
+                "in percent? The share itself is asked, and 1 is as much as way 1 sends": (
+                    lambda g: 100 * g.top / g.whole
+                ),
                 "upside down: of the all-reduce's bytes": lambda g: g.whole / g.top,
                 "that is the share of the gradient's numbers, and the bytes on the wire are asked": lambda g: 1 / g.k,
                 "of the gradient's bytes? Of what the all-reduce sends": lambda g: g.top / (g.P * BF16),
@@ -185,7 +189,9 @@ _FIVE = NumberExercise(
                 _ONE_MESSAGE: lambda g: g.coded,
                 _OWN: lambda g: g.n * g.coded,
                 _GATHERED: lambda g: 2 * (g.n - 1) / g.n * g.coded,
-                "each bucket's norm travels too, in two bytes": lambda g: (g.n - 1) * g.P * g.bits / 8,
+                _NORMS: lambda g: (g.n - 1) * g.P * g.bits / 8,
+                _SIGN: lambda g: (g.n - 1) * (g.coded + g.P / 8),
+                f"{_SIGN}. And {_NORMS}": lambda g: (g.n - 1) * g.P * (g.bits + 1) / 8,
                 "a byte has eight bits": (
                     lambda g: (g.n - 1) * (g.P * g.bits + g.P / g.bucket * BF16), lambda g: 8 * g.dice
                 ),

@@ -58,6 +58,18 @@ class _ByGradient(_Named):
     mistake_of = "by gradient"
 
 
+class _GradientAlone(_Named):
+    mistake_of = "gradient alone"
+
+
+class _Twice(_Named):
+    mistake_of = "twice"
+
+
+class _InARow(_Named):
+    mistake_of = "in a row"
+
+
 class _Forgets(_Named):
     mistake_of = "forgets"
 
@@ -101,6 +113,12 @@ def _wrong_diagnosis(found: Any) -> str | None:
 _SLIPS: Slips = {
     "the memory is still added after choosing, so all of it is sent each time": _AsItWas,
     "the memory is added in time, but does not help to choose: take the largest numbers of both together": _ByGradient,
+    "the largest numbers of the gradient alone are sent, so what is kept never leaves. It takes part in the choice: "
+    "take the largest numbers of both together": _GradientAlone,
+    "the gradient and what was kept have each sent their largest numbers, so twice as many as promised. What was kept "
+    "takes part in the choice: add first, then choose once": _Twice,
+    "it is chosen twice: a number that was not among the gradient's largest had no part in the second choice. Add all "
+    "of the gradient to what was kept, then choose once": _InARow,
     "few numbers are sent now, but nothing is kept any more": _Forgets,
     "few numbers are sent now, but of what was kept before nothing is left": _LastOnly,
     "few numbers are sent now, but they are kept as well, and will be sent again": _All,

@@ -30,17 +30,30 @@ class TopK:
         places = self._places(gradient, due)
         sent = torch.zeros_like(due).view(-1)
         sent[places] = due.flatten()[places]
-        if self.mistake == "added after":
-            sent[places] = gradient.flatten()[places]
-            sent += before.flatten()
+        if self.mistake in ("added after", "gradient alone", "twice", "in a row"):
+            sent = self._chosen_apart(gradient.flatten(), before.flatten())
             places = sent.nonzero().flatten()
         self.kept[key] = self._left(gradient, due, sent.view(due.shape))
         if self.mistake == "by shape":
             self.kept[name] = self.kept[key]
         return sent[places], places.to(torch.int32)
 
+    def _chosen_apart(self, gradient: Tensor, before: Tensor) -> Tensor:
+        """What is sent if the gradient's largest numbers are chosen without what was kept before."""
+        chosen = self._largest(gradient)
+        if self.mistake == "gradient alone":
+            return chosen
+        if self.mistake == "in a row":
+            return self._largest(chosen + before)
+        return chosen + (self._largest(before) if self.mistake == "twice" else before)
+
+    def _largest(self, x: Tensor) -> Tensor:
+        """A flat tensor, with 0 in the place of all but its largest numbers."""
+        places = largest_first(x, -(-len(x) // self.one_in))
+        return torch.zeros_like(x).index_copy(0, places, x[places])
+
     def _places(self, gradient: Tensor, due: Tensor) -> Tensor:
-        x = (gradient if self.mistake in ("by gradient", "added after") else due).flatten()
+        x = (gradient if self.mistake == "by gradient" else due).flatten()
         k = -(-len(x) // self.one_in)
         if self.mistake == "down":
             k = max(1, len(x) // self.one_in)
