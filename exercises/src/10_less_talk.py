@@ -77,6 +77,9 @@ print(f"factors: r = {wire.r} columns")
 # | `factor_bytes` | way 5, all matrices together |
 # | `coded_bytes` | way 3 |
 # | `sends_most` | the number of the way that sends most: 1, 2 or 3 |
+#
+# `P`, `ring` and `sent` stand in the cell to help, and nobody asks for them: in the solution they are the numbers of the whole gradient,
+# 2 (n - 1) / n, and a list of what the ways 1 to 3 send.
 
 # %% nbgrader={"grade": false, "grade_id": "10-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 n, L, a, b, k, bits, bucket, r, H = wire
