@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.checks.kit.asked import asked_exercise
 from course_lib.checks.kit.form import wrong_form
@@ -18,6 +17,7 @@ from course_lib.checks.kit.parts import generator
 from course_lib.checks.kit.probe import Slips
 from course_lib.checks.kit.said import plural, wrong_kind
 from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.work import Watch
 from course_lib.checks.module_10.dice import Quantiser
 from course_lib.verify.equality import close, no_multiple, scale_of
 from course_lib.verify.numbers import number_of
@@ -81,15 +81,15 @@ def _around(asked: _Throws) -> tuple[Tensor, ...]:
     return torch.zeros_like(fraction), torch.full_like(fraction, 1 - _NEAR), before, behind
 
 
-class _NanBecomesWhole(TorchDispatchMode):
+class _NanBecomesWhole(Watch):
     """Notes whether a NaN is made a whole number, which may be 0 here and something else on another machine."""
 
     seen = False
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        made = function(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
         if isinstance(made, Tensor) and made.dtype == torch.int8:
             self.seen |= any(isinstance(x, Tensor) and bool(x.isnan().any()) for x in args)
         return made
