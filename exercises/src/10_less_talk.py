@@ -443,8 +443,8 @@ check("10.6", TopK)
 
 # %% [markdown]
 # All is flat here, and float64. `__init__` gets `one_in` as in 10.6 and the number of numbers. The guess is zeros at first, and it is kept in
-# `self.guess`. `send` returns the values and places, int32, of the changes that are sent: one number in `one_in`, rounded up, the largest ones.
-# `receive` gets the messages of all ranks, this one's too, and returns the mean of all ranks' guesses, as they are after this step.
+# `self.guess`. `send` returns the values and places, int32, of the changes that are sent: one number in `one_in`, rounded up, the largest ones, and of those of the same size the first.
+# `self.mean` is yours, for the guess that all have in common. `receive` gets the messages of all ranks, this one's too, and returns the mean of all ranks' guesses, as they are after this step.
 #
 # **Target:** in each step the right messages and guesses, and what `receive` returns is the same on all ranks.
 
@@ -655,7 +655,7 @@ check("10.9", Mended)
 # | A | `share` | bytes that a rank sends by top-k and an all-gather, as a share of a ring all-reduce | 0.01 |
 # | B | `ring` | bytes that a rank sends in a ring all-reduce of the gradient, in 10^9 | 882 |
 # | C | `gossip` | bytes that a rank sends in a step of gossip on a ring of ranks, in 10^9 | 28 |
-# | D | `delta` | top-k is a contraction: of a sum of squares at least this share is kept | 0.99 |
+# | D | `delta` | top-k is a contraction: of a sum of squares at least this share is sent | 0.99 |
 # | E | `omega` | rand-k times d/k is unbiased: its squared error is on average so many times the sum of squares | 99 |
 # | F | `steps` | plain parallel SGD with n ranks needs this share of the steps of one, for the same error | 0.125 |
 #

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
 
 import pytest
@@ -39,8 +38,8 @@ from course_lib.training import (
     without_memory,
     zero,
 )
-from course_lib.verify import RUNGS, assert_parallel_equals, museum
-from course_lib.verify.identities import NotHeld, all_identities, climb_identities, identities_of
+from course_lib.verify import RUNGS, assert_parallel_equals
+from course_lib.verify.identities import NotHeld, all_identities, climb_identities
 from course_lib.verify.identities.identity import Identity
 
 WHOLE = top_k(1.0)
@@ -302,61 +301,3 @@ def test_the_mean_stands_for_a_while():
     (mine, mean, inside, after), (other, *_) = run_ranks(run, 2)
     assert torch.equal(inside, mean) and torch.equal(after, mine) and not torch.equal(mine, other)
     assert torch.allclose(mean, (mine + other) / 2, rtol=0, atol=1e-15)
-
-
-# The museum.
-
-
-@pytest.mark.parametrize("name", museum.LOSSY_BUGS)
-def test_each_bug_breaks_the_identity_that_it_says_first(name):
-    bug = museum.LOSSY_BUGS[name]
-    with pytest.raises(NotHeld, match=f"^{re.escape(bug.breaks)}: off by"):
-        climb_identities(identities_of(bug.method))
-
-
-def test_the_sound_one_holds_all():
-    climb_identities(identities_of(museum.SOUND_LOSSY))
-
-
-def test_the_residual_that_is_added_late_has_the_better_loss_and_ten_times_the_bytes():
-    def train(method):
-        def run():
-            config = TrainConfig(learning_rate=0.5)
-            apply = (replicate(lossy=lambda local: method, broadcast_buffers=False),)
-            torch.manual_seed(0)
-            trainer = Trainer(Toy().double(), config, mesh=make_mesh(dp=2), apply=apply)
-            return [trainer.step(EVEN.batch(step)) for step in range(40)]
-
-        return sum(run_ranks(run, 2)[0][-10:]), ledger().bytes_sent(0)
-
-    late, right = train(museum.LOSSY_BUGS["added_after"].method), train(museum.SOUND_LOSSY)
-    assert late[0] < right[0] and late[1] > 3 * right[1]
-
-
-# Two clusters.
-
-
-@pytest.mark.parametrize(
-    ("apply", "one_copy"),
-    [
-        ((replicate(), local(1)), sum(SIZES) * ITEM),
-        ((replicate(), local(1, Nesterov())), sum(SIZES) * ITEM),
-        ((fully_shard(), local(1)), sum(SIZES) * ITEM),
-        ((replicate(lossy=top_k(0.1)),), sum(top_k_bytes(size, 0.1, ITEM) for size in SIZES)),
-    ],
-    ids=["local", "outer step", "shards", "compressed"],
-)
-def test_one_copy_crosses_the_wire_between_two_clusters(apply, one_copy):
-    def steps(count):
-        def run():
-            trainer = Trainer(Toy().double(), TrainConfig(), mesh=make_mesh(across=2, dp=2), apply=apply)
-            trainer.over_shares = lambda numbers: [[float(n)] * 4 for n in numbers]
-            for step in range(count):
-                trainer.step(EVEN.batch(step))
-
-        run_ranks(run, 4)
-        matrix = ledger().matrix()
-        return [sum(matrix[a][b] for a in here for b in there) for here, there in (((0, 1), (2, 3)), ((2, 3), (0, 1)))]
-
-    one, two = steps(1), steps(2)
-    assert [b - a for a, b in zip(one, two, strict=True)] == [one_copy, one_copy]

@@ -157,7 +157,7 @@ def test_the_table_has_a_column_for_each_module_and_the_budget():
     assert told[1].startswith("CPU seconds")
     assert told[2].split() == ["ok", "8.0", "2.0", "6.0", "ranks,", "5", "s"]
     assert told[3].split() == ["8.0", "2.0", "6.0", *["0.0"] * (len(MODULES) - 1), "together"]
-    assert told[4].startswith("in all 8 CPU seconds, of a budget of 2,110 (") and told[4].endswith(", in 1.5 min")
+    assert told[4].startswith("in all 8 CPU seconds, of a budget of 2,230 (") and told[4].endswith(", in 1.5 min")
 
 
 ORPHAN = """
