@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides release grade grade-all gradebook project grade-project exam workshop
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises slides site release grade grade-all gradebook project grade-project exam workshop
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -77,6 +77,10 @@ exercises: setup-dev  ## build the learners' copies of the exercises (ONLY=03)
 slides: setup-dev  ## build the slides as HTML and PDF
 	@$(DEVELOPER) -m tools.outside
 	@$(DEVELOPER) slides/build.py
+
+site: setup-dev  ## build the course's pages, to be read without a kernel, in build/site (SITE_URL=https://…/)
+	@$(DEVELOPER) -m tools.outside
+	@$(DEVELOPER) -m tools.site
 
 release: setup-dev  ## instructors: build nbgrader's release
 	@$(DEVELOPER) -m tools.grading release

