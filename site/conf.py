@@ -30,7 +30,7 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
     "show_navbar_depth": 1,
-    "collapse_navbar": True,  # or each of four hundred pages would carry the list of all
+    "max_navbar_depth": 1,  # or each of four hundred pages would carry the list of all
     "show_toc_level": 2,
     "article_header_end": ["theme-switcher.html", "toggle-secondary-sidebar.html"],
     "pygments_light_style": "a11y-high-contrast-light",

@@ -18,7 +18,7 @@ ROOMS = {  # lowest first: a room imports those before it
     "parallel": ("table", "pipelines", "data", "tensors", "sharding", "sequence", "experts", "lossy"),
     "viz": (
         *("ink", "widgets", "wires", "schedules", "memory", "models", "planning", "proof", "cluster", "less"),
-        *("sequence", "experts"),
+        *("sequence", "experts", "pages"),
     ),
 }
 FILES = {name: path for path in sorted(PACKAGE.rglob("*.py")) for name in [".".join(path.relative_to(ROOT).parts)[:-3]]}

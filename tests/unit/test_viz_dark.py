@@ -50,11 +50,14 @@ def test_no_other_place_writes_an_image():
     assert [name for name, text in sources.items() if "data:image/svg" in text] == ["image.py"]
 
 
-def test_what_stands_in_the_page_follows_jupyterlabs_theme_and_paper_stays_light():
+THEME = ':is([data-jp-theme-light="false"],[data-theme="dark"])'
+
+
+def test_what_stands_in_the_page_follows_the_page_s_theme_and_paper_stays_light():
     live = viz.animate_ring(4).live
     style_element, _, figure = live.partition('<div class="course-figure"')
     rules = style_element.removeprefix("<style>@media screen{").removesuffix("}</style>").split("}")
-    assert figure and all(rule.startswith('[data-jp-theme-light="false"] .course-figure ') for rule in rules if rule)
+    assert figure and all(rule.startswith(f"{THEME} .course-figure ") for rule in rules if rule)
     assert "prefers-color-scheme" not in live
 
 

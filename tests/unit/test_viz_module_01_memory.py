@@ -189,7 +189,7 @@ def test_every_preset_is_legal_and_outlines_the_picture_before_on_the_same_axis(
         button.click()
         assert " GPUs (formula)" in explorer.text and explorer._refused.value == ""
     many, few = explorer._drawn, {**explorer._drawn, "dp": 2}
-    pictures = [explorer._draw(before=before, **now) for before, now in ((None, many), (few, many), (many, few))]
+    pictures = [explorer._panel.draw(before=before, **now) for before, now in ((None, many), (few, many), (many, few))]
     assert len({(middle_of(picture.svg, "0"), middle_of(picture.svg, "140")) for picture in pictures}) == 1
     drawn = [[words for words, _, _ in moving_svg.drawn_texts(picture.svg)] for picture in pictures]
     assert [sum(words.startswith("before: ") for words in texts) for texts in drawn] == [0, 2, 2]

@@ -91,7 +91,7 @@ def clicked(explorer, name):
     """The picture after a button, with the outline of the one before."""
     before = explorer._drawn
     explorer.presets[name].click()
-    return explorer._draw(before=before, **explorer._drawn)
+    return explorer._panel.draw(before=before, **explorer._drawn)
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

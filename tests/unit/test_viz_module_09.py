@@ -92,7 +92,7 @@ def test_the_explorer_s_bars_keep_their_axis_and_show_what_was_before():
     grounds = []
     for values in ({"length": 16, "ranks": 4}, {"length": 64, "ranks": 8}, {"length": 6, "ranks": 2}):
         now = {"order": "zigzag", **values}
-        picture = explorer._draw(before={**now, "order": "contiguous"}, **now)
+        picture = explorer._panel.draw(before={**now, "order": "contiguous"}, **now)
         assert "in dashes: what each had before" in words_of(picture)
         found = [part.element for part in Film(picture.svg).parts()]
         ghosts = [one for one in found if one.get("stroke-dasharray") == "4 3"]

@@ -124,7 +124,7 @@ def test_every_preset_is_legible_and_says_the_planner_s_own_numbers():
     )
     for button in explorer.presets.values():
         button.click()
-        picture = explorer._draw(before=explorer._drawn, **explorer._drawn)
+        picture = explorer._panel.draw(before=explorer._drawn, **explorer._drawn)
         assert flaws(picture.svg) == [] and explorer._refused.value == ""
         assert picture.kinds == ("formula",) and picture.title.endswith("(formula)")
 
@@ -161,7 +161,7 @@ def test_where_nothing_fits_the_nearest_policy_is_shown_with_what_it_lacks(small
     assert small.text.endswith("it lacks 382.5 GiB.") and "tp=8 pp=2 1f1b, 64 micro-batches of 1" in small.text
     small.controls["gpus"].value, small.controls["batch"].value = 16384, 8
     assert "It breaks a rule: the batch does not divide by dp x micro-batch." in small.text
-    assert flaws(small._draw(before=None, **small._drawn).svg) == []
+    assert flaws(small._panel.draw(before=None, **small._drawn).svg) == []
 
 
 def test_a_step_of_too_many_passes_leaves_the_table_and_says_why(small):
@@ -172,7 +172,7 @@ def test_a_step_of_too_many_passes_leaves_the_table_and_says_why(small):
     said = small.text.splitlines()[-1]
     assert said.startswith(f"No. 3 sends {int(micro_batches):,} micro-batches through ") and "no. 5: " in small.text
     assert said.endswith(" stages, too many to time. Choose a smaller batch.")
-    picture = small._draw(before=None, **small._drawn)
+    picture = small._panel.draw(before=None, **small._drawn)
     assert next(filter(str.isdigit, bold(picture.svg))) == "3" and flaws(picture.svg) == []
 
 

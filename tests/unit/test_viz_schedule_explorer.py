@@ -63,7 +63,7 @@ def test_long_numbers_have_room():
     )
     bubble = f"{1e3 * bubble_s(slots, 8):.3g} ms"
     assert f"bubble {bubble} by the list, {bubble} by the formula: " in explorer.text
-    svg = explorer._draw(before=explorer._drawn, **explorer._drawn).svg
+    svg = explorer._panel.draw(before=explorer._drawn, **explorer._drawn).svg
     assert any("by the list" in words for words, *_ in drawn_texts(svg)) and flaws(svg) == []
 
 
@@ -74,9 +74,10 @@ def test_the_axis_stays_and_an_outline_says_where_the_step_ended_before():
     assert explorer.text.splitlines()[1].startswith("step 27 ms, ")
     assert explorer.text.endswith("\n  before: step 33 ms")
     svgs = [
-        explorer._draw(before=old, **explorer._drawn).svg for old in (None, {**explorer._drawn, "schedule": "1f1b"})
+        explorer._panel.draw(before=old, **explorer._drawn).svg
+        for old in (None, {**explorer._drawn, "schedule": "1f1b"})
     ]
-    svgs.append(explorer._draw(before=None, **{**explorer._drawn, "schedule": "1f1b"}).svg)
+    svgs.append(explorer._panel.draw(before=None, **{**explorer._drawn, "schedule": "1f1b"}).svg)
     found = []
     for svg in svgs:
         assert flaws(svg) == []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tools.paths import ROOT
-from tools.site import exercises, lessons, library, scripts, texts
+from tools.site import exercises, explorers, home, lessons, library, scripts, texts
 from tools.site.card import draw_card
 from tools.site.finish import finish
 from tools.site.links import page_of
@@ -66,7 +66,8 @@ def write_sources() -> None:
     scripts.write_scripts()
     texts.write_texts(there)
     library.write_library(behind)
-    texts.write_site_s_own()
+    explorers.write_explorers()
+    home.write_home()
 
 
 def copy_slides() -> set[str]:

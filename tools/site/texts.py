@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.paths import ROOT
 from tools.site.links import Links, page_of
-from tools.site.places import SITE, SOURCES
+from tools.site.places import SOURCES
 
 TEXTS = (
     *("notebooks/WORDS.md", "wild/RESULTS.md", "wild/PEERS.md", "wild/OLMO.md", "COMMANDS.md", "CHECK_YOUR_TRAINER.md"),
@@ -19,9 +19,3 @@ def write_texts(there: set[str]) -> None:
         target = SOURCES / f"{page}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(Links(ROOT / file, page, there).rewritten((ROOT / file).read_text(encoding="utf-8")))
-
-
-def write_site_s_own() -> None:
-    """Copy the texts that are the site's own; one of them lists all pages for the menu."""
-    for path in sorted(SITE.glob("*.md")):
-        (SOURCES / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")

@@ -16,8 +16,9 @@ import drawsvg
 
 from course_lib.errors import four_parts
 from course_lib.viz.ink import style
-from course_lib.viz.ink.embedded_font import FILES, font_face, width_in_ems
+from course_lib.viz.ink.embedded_font import font_face
 from course_lib.viz.ink.kinds import Kind
+from course_lib.viz.ink.letters import FILES, width_in_ems
 
 WIDTH, EDGE = 640.0, 24.0
 WIDE, WIDE_EDGE = 840.0, 35.0  # beside matplotlib's pages: as wide, with the same margin
@@ -173,21 +174,24 @@ class Canvas:
             *before, (start + _FADE_S * bool(start), "opacity:1"), (last, "opacity:1"), (end, "opacity:0")
         )
 
-    def written(self, title: str, description: str, *, moves: bool = True) -> str:
+    def written(self, title: str, description: str, *, moves: bool = True, name: str = "", typeface: str = "") -> str:
         """The whole as SVG, as wide as its place, with title and description, if there are any.
 
-        Without `moves`, the last frame alone. The same facts give the same bytes.
+        Without `moves`, the last frame alone. `name` is for those who listen and is no tooltip, as a title is. With
+        `typeface`, which the page around it has, no letters are embedded. The same facts give the same bytes.
         """
         ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
         root = ElementTree.fromstring(self.drawing.as_svg(header=""))
         for side in ("width", "height"):
             del root.attrib[side]
-        root.attrib |= {"role": "img", "font-family": f"{_BEFORE}, {_FALLBACK}", **_USUAL}
+        family = f"'{typeface}'" if typeface else _BEFORE
+        root.attrib |= {"role": "img", "font-family": f"{family}, {_FALLBACK}", **_USUAL}
+        root.attrib |= {"aria-label": name} if name else {}
         for element in root.iter():
             _slim(element)
         if not moves:
             _stop(root)
-        head = (("title", title), ("desc", description), ("style", self._css(moves)))
+        head = (("title", title), ("desc", description), ("style", self._css(moves, embeds=not typeface)))
         for number, (tag, words) in enumerate(one for one in head if one[1]):
             part = ElementTree.Element(tag)
             part.text = words
@@ -200,9 +204,10 @@ class Canvas:
         """Whether anything on it does."""
         return bool(self._motions)
 
-    def _css(self, moves: bool) -> str:
+    def _css(self, moves: bool, *, embeds: bool) -> str:
         """The letters, and the movements for those who want to see them."""
-        rules = [font_face(_BEFORE, weight, letters) for weight, letters in self._letters.items() if letters]
+        used = self._letters if embeds else {}
+        rules = [font_face(_BEFORE, weight, letters) for weight, letters in used.items() if letters]
         names = [*self._motions.values()]
         if moves and names:
             every = f"animation:{_short(self.lasts_s)}s linear var({DELAY},{_short(-self.begins_s)}s) {_ROUNDS}"

@@ -13,7 +13,7 @@ from course_lib.viz.ink.colours import lightened
 
 _USED = re.compile(r"(?P<what>fill|stroke)(?P<written>:|=\")(?P<colour>#(?:[0-9a-fA-F]{8}|[0-9a-fA-F]{6})\b)")
 _LETTERS = 4.5  # the contrast that small letters need; a line or a bar needs 3
-_THEME = '[data-jp-theme-light="false"] '  # JupyterLab's body
+_THEME = ':is([data-jp-theme-light="false"],[data-theme="dark"]) '  # JupyterLab's body, and the course's own pages
 
 
 def with_dark_variant(svg: str) -> str:
@@ -24,9 +24,9 @@ def with_dark_variant(svg: str) -> str:
 
 
 def inline_dark_variant(svg: str, name: str) -> str:
-    """The style for an SVG inside an element of class `name`, a part of the page: it follows JupyterLab's theme.
+    """The style for an SVG inside an element of class `name`, a part of the page: it follows the page's theme.
 
-    A page that is no JupyterLab may be white although its reader's system is dark.
+    A page without one may be white although its reader's system is dark.
     """
     return f"<style>@media screen{{{''.join(_rules(svg, f'{_THEME}.{name} '))}}}</style>"
 

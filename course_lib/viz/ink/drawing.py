@@ -18,6 +18,7 @@ from course_lib.viz.ink.image import Shown, as_image, image
 from course_lib.viz.ink.kinds import Kind
 
 _FOLD = "<details><summary><small>Let it move; fold this to stop it</small></summary>{}</details>"
+_TYPEFACE = "Course Sans"
 _LIVE = "course-figure"  # the class of what stands in the page itself
 
 
@@ -44,7 +45,14 @@ class Drawing(Shown):
     @property
     def live(self) -> str:
         """Inline, so that its text can be selected; without a title, which a browser shows wherever the mouse rests."""
-        svg = self._canvas.written("", self.text)
+        return self._inline(self._canvas.written("", self.text, name=self.title))
+
+    @property
+    def on_page(self) -> str:
+        """The same on a page that has the course's typeface under its own name."""
+        return self._inline(self._canvas.written("", self.text, name=self.title, typeface=_TYPEFACE))
+
+    def _inline(self, svg: str) -> str:
         return f'{inline_dark_variant(svg, _LIVE)}<div class="{_LIVE}" style="{self.style}">{svg}</div>'
 
     @property

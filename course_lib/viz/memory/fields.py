@@ -12,8 +12,10 @@ from course_lib.costs.sweep.gpu_memory import Work, tensor_memory
 from course_lib.hardware import device_names, load_device
 from course_lib.viz.ink.drawing import Drawing
 from course_lib.viz.memory.gpu import plot_gpu_memory
-from course_lib.viz.widgets import explorer
-from course_lib.viz.widgets.explorer import Explorer, Values
+from course_lib.viz.memory.parts import bytes_table
+from course_lib.viz.widgets import controls
+from course_lib.viz.widgets.controls import Panel, Table, Values
+from course_lib.viz.widgets.explorer import Explorer
 
 _CONVENTION = "zero"  # the one that lesson 01 starts from
 _REACH = 2.0  # the axis ends at so many times the device's memory, whatever the bars are
@@ -36,23 +38,29 @@ def memory_explorer() -> Explorer:
     Ranks that share matrices share the sequence too. Each replica has as many micro-batches as stages. An outline is
     the picture before.
     """
+    return Explorer(memory_panel())
+
+
+def memory_panel() -> Panel:
+    """The same without widgets, with a table of each part's bytes."""
     devices = {load_device(name).name: name for name in device_names()}
     stages = {"none": 0, **{f"ZeRO-{stage}": stage for stage in (1, 2, 3)}}
-    return Explorer(
-        _memory_of_run,
-        {
-            "model": explorer.model_choice(_FIRST["model"]),
-            "device": explorer.choice("device", _FIRST["device"], devices),
-            "recompute": explorer.choice("recompute", _FIRST["recompute"], get_args(Recompute)),
-            "dp": explorer.slider("data (dp)", _FIRST["dp"], explorer.powers_of_two(1, 1024)),
-            "tp": explorer.slider("tensor (tp)", _FIRST["tp"], explorer.powers_of_two(1, 16)),
-            "pp": explorer.slider("pipeline (pp)", _FIRST["pp"], explorer.powers_of_two(1, 64)),
-            "zero_stage": explorer.choice("ZeRO stage", _FIRST["zero_stage"], stages),
-            "sequence": explorer.slider("sequence", _FIRST["sequence"], explorer.powers_of_two(512, 131_072)),
-            "microbatch": explorer.slider("micro-batch", _FIRST["microbatch"], explorer.powers_of_two(1, 64)),
+    return Panel(
+        draw=_memory_of_run,
+        controls={
+            "model": controls.model_choice(_FIRST["model"]),
+            "device": controls.choice("device", _FIRST["device"], devices),
+            "recompute": controls.choice("recompute", _FIRST["recompute"], get_args(Recompute)),
+            "dp": controls.slider("data (dp)", _FIRST["dp"], controls.powers_of_two(1, 1024)),
+            "tp": controls.slider("tensor (tp)", _FIRST["tp"], controls.powers_of_two(1, 16)),
+            "pp": controls.slider("pipeline (pp)", _FIRST["pp"], controls.powers_of_two(1, 64)),
+            "zero_stage": controls.choice("ZeRO stage", _FIRST["zero_stage"], stages),
+            "sequence": controls.slider("sequence", _FIRST["sequence"], controls.powers_of_two(512, 131_072)),
+            "microbatch": controls.slider("micro-batch", _FIRST["microbatch"], controls.powers_of_two(1, 64)),
         },
         presets=_PRESETS,
         compares=True,
+        table=_bytes_of_run,
     )
 
 
@@ -74,6 +82,10 @@ def _memory_of_run(*, before: Values | None, **now: Any) -> Drawing:
         before=old,
         unit="GB",
     )
+
+
+def _bytes_of_run(**now: Any) -> Table:
+    return bytes_table(_rows(**now), load_device(now["device"]))
 
 
 def _spread(now: dict[str, Any]) -> str:

@@ -18,8 +18,9 @@ from course_lib.viz.ink.canvas_key import draw_key
 from course_lib.viz.ink.drawing import Drawing
 from course_lib.viz.ink.entries import Entry
 from course_lib.viz.memory.parts import MEMORY_PARTS
-from course_lib.viz.widgets import explorer
-from course_lib.viz.widgets.explorer import Explorer, Values
+from course_lib.viz.widgets import controls
+from course_lib.viz.widgets.controls import Panel, Table, Values
+from course_lib.viz.widgets.explorer import Explorer
 
 _KEY, _TOP = 90.0, 120.0  # pixels: the key, the first bar
 _FOOT, _LINE = 10.0, 24.0  # below all bars, without words and with
@@ -106,15 +107,21 @@ def zero_explorer(billions: float = _FIRST["billions"], ranks: int = _FIRST["ran
 
     The line is the memory of an H100 of 80 GB. An outline is the picture before. `billions` and `ranks` come first.
     """
-    return Explorer(
-        _drawn,
-        {
-            "billions": explorer.decimal("billion param.", billions),
-            "ranks": explorer.number("ranks", ranks),
-            "convention": explorer.choice("counted as", _FIRST["convention"], list(CONVENTIONS)),
+    return Explorer(zero_panel(billions, ranks))
+
+
+def zero_panel(billions: float = _FIRST["billions"], ranks: int = _FIRST["ranks"]) -> Panel:
+    """The same without widgets, with a table of each part's bytes."""
+    return Panel(
+        draw=_drawn,
+        controls={
+            "billions": controls.decimal("billion param.", billions),
+            "ranks": controls.number("ranks", ranks),
+            "convention": controls.choice("counted as", _FIRST["convention"], list(CONVENTIONS)),
         },
         presets=_PRESETS,
         compares=True,
+        table=_bytes,
     )
 
 
@@ -132,6 +139,13 @@ def _drawn(*, before: Values | None, **now: Any) -> Drawing:
         reach_bytes=_REACH * memory_bytes,
         before=old,
     )
+
+
+def _bytes(**now: Any) -> Table:
+    """Each part under each stage, and what they are together."""
+    stages = _stages(**now)
+    parts = [[MEMORY_PARTS[part][0], *(f"{getattr(held, part):,}" for held in stages.values())] for part in _PARTS]
+    return [["", *stages], *parts, ["together", *(f"{held.total:,}" for held in stages.values())]]
 
 
 def _stages(*, billions: float, ranks: int, convention: str) -> dict[str, StateBytes]:

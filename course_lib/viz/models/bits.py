@@ -13,7 +13,8 @@ from course_lib.errors import four_parts
 from course_lib.viz.ink import style
 from course_lib.viz.ink.canvas import WIDE, WIDE_EDGE, Canvas, text_on, text_width
 from course_lib.viz.ink.drawing import Drawing
-from course_lib.viz.widgets import explorer
+from course_lib.viz.widgets import controls
+from course_lib.viz.widgets.controls import Panel
 from course_lib.viz.widgets.explorer import Explorer
 
 # name -> dtype of torch, bits of the exponent, bits of the mantissa
@@ -171,8 +172,8 @@ def _in_words(row: FloatBits) -> str:
 
 def float_bits_explorer() -> Explorer:
     """A field for a number, or a sum of some, above its bits."""
-    field = explorer.words("a number", "65504 + 16")
-    return Explorer(lambda text: float_bits(parse_number(text)), {"text": field})
+    field = controls.words("a number", "65504 + 16")
+    return Explorer(Panel(draw=lambda text: float_bits(parse_number(text)), controls={"text": field}))
 
 
 def parse_number(text: str) -> float:

@@ -27,8 +27,9 @@ from course_lib.viz.planning.step_timeline import (
     timeline_height,
     too_long,
 )
-from course_lib.viz.widgets import explorer
-from course_lib.viz.widgets.explorer import Explorer, Values
+from course_lib.viz.widgets import controls
+from course_lib.viz.widgets.controls import Panel, Values
+from course_lib.viz.widgets.explorer import Explorer
 
 _SHOWN = 5
 _TABLE, _HEAD = 92.0, 34.0  # the columns' names; from the last row to what is said below it, and on to the key
@@ -70,22 +71,23 @@ def planner_explorer() -> Explorer:
     policy is possible, the one that comes nearest is shown with what it lacks.
     """
     clusters = {cluster.name: name for name in cluster_names() if has_constants((cluster := load_cluster(name)).device)}
-    return Explorer(
-        _draw,
-        {
-            "model": explorer.model_choice(_FIRST["model"]),
-            "cluster": explorer.choice("cluster", _FIRST["cluster"], clusters),
-            "cut": explorer.choice("sequences", _FIRST["cut"], {"whole (cp 1)": False, "may be cut (cp)": True}),
-            "gpus": explorer.slider("GPUs", _FIRST["gpus"], explorer.powers_of_two(8, 16384)),
-            "batch": explorer.slider("batch", _FIRST["batch"], explorer.powers_of_two(8, 8192)),
-            "sequence": explorer.slider("sequence", _FIRST["sequence"], explorer.powers_of_two(1024, 131_072)),
-            "network": explorer.slider("network ×", _FIRST["network"], _FACTORS),
-            "peak": explorer.slider("GPU's peak ×", _FIRST["peak"], _FACTORS),
-            "place": explorer.slider("timeline of no.", _FIRST["place"], range(1, _SHOWN + 1)),
+    panel = Panel(
+        draw=_draw,
+        controls={
+            "model": controls.model_choice(_FIRST["model"]),
+            "cluster": controls.choice("cluster", _FIRST["cluster"], clusters),
+            "cut": controls.choice("sequences", _FIRST["cut"], {"whole (cp 1)": False, "may be cut (cp)": True}),
+            "gpus": controls.slider("GPUs", _FIRST["gpus"], controls.powers_of_two(8, 16384)),
+            "batch": controls.slider("batch", _FIRST["batch"], controls.powers_of_two(8, 8192)),
+            "sequence": controls.slider("sequence", _FIRST["sequence"], controls.powers_of_two(1024, 131_072)),
+            "network": controls.slider("network ×", _FIRST["network"], _FACTORS),
+            "peak": controls.slider("GPU's peak ×", _FIRST["peak"], _FACTORS),
+            "place": controls.slider("timeline of no.", _FIRST["place"], range(1, _SHOWN + 1)),
         },
         presets=_PRESETS,
         compares=True,
     )
+    return Explorer(panel)
 
 
 def _draw(*, before: Values | None, **now: Any) -> Drawing:

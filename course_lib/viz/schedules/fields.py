@@ -11,8 +11,9 @@ from course_lib.viz.ink.clock import clock_of
 from course_lib.viz.ink.drawing import Drawing
 from course_lib.viz.schedules.chart import draw_schedule, title_of
 from course_lib.viz.schedules.runs import MOST_RANKS, NAMES, Run, held_by_rank, percent, rank_words, simulate
-from course_lib.viz.widgets import explorer
-from course_lib.viz.widgets.explorer import Explorer, Values
+from course_lib.viz.widgets import controls
+from course_lib.viz.widgets.controls import Panel, Values
+from course_lib.viz.widgets.explorer import Explorer
 
 _OPERATION = "schedule_explorer"
 _MOST_MICROBATCHES, _MOST_STAGES = 32, 4
@@ -28,27 +29,28 @@ def schedule_explorer(ranks: int = 4, microbatches: int = 8, schedule: str = "1f
     the step before.
     Raises: ValueError for what no schedule or no picture has.
     """
+    return Explorer(schedule_panel(ranks, microbatches, schedule))
+
+
+def schedule_panel(ranks: int = 4, microbatches: int = 8, schedule: str = "1f1b") -> Panel:
+    """The same without widgets.
+
+    Raises: ValueError for what no schedule or no picture has.
+    """
     if schedule not in SCHEDULES:
         rule, way_out = "no schedule is called so", f"choose one of {', '.join(SCHEDULES)}"
         raise ValueError(four_parts(_OPERATION, f"schedule={schedule!r}", rule, way_out))
-    names = explorer.choice("schedule", schedule, {NAMES.get(name, name): name for name in SCHEDULES})
-    stages = explorer.slider("stages per rank", 2, range(1, _MOST_STAGES + 1))
-
-    def switch(_: object = None) -> None:
-        stages.disabled = names.value != "interleaved"
-
-    names.observe(switch, names="value")
-    switch()
-    return Explorer(
-        _draw,
-        {
-            "schedule": names,
-            "ranks": explorer.slider("ranks", ranks, range(1, MOST_RANKS + 1)),
-            "microbatches": explorer.slider("micro-batches", microbatches, range(1, _MOST_MICROBATCHES + 1)),
-            "stages_per_rank": stages,
-            "forward_ms": explorer.slider("F (ms)", 1.0, _MS),
-            "backward_input_ms": explorer.slider("B (ms)", 1.0, _MS),
-            "backward_weight_ms": explorer.slider("W (ms)", 1.0, _MS),
+    stages = range(1, _MOST_STAGES + 1)
+    return Panel(
+        draw=_draw,
+        controls={
+            "schedule": controls.choice("schedule", schedule, {NAMES.get(name, name): name for name in SCHEDULES}),
+            "ranks": controls.slider("ranks", ranks, range(1, MOST_RANKS + 1)),
+            "microbatches": controls.slider("micro-batches", microbatches, range(1, _MOST_MICROBATCHES + 1)),
+            "stages_per_rank": controls.slider("stages per rank", 2, stages, only_with=("schedule", "interleaved")),
+            "forward_ms": controls.slider("F (ms)", 1.0, _MS),
+            "backward_input_ms": controls.slider("B (ms)", 1.0, _MS),
+            "backward_weight_ms": controls.slider("W (ms)", 1.0, _MS),
         },
         presets={
             **{NAMES.get(name, name): {"schedule": name} for name in SCHEDULES},

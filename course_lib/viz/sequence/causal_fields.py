@@ -7,8 +7,9 @@ from typing import Any, get_args
 from course_lib.sequence_cut import Order, SequenceCut
 from course_lib.viz.ink.drawing import Drawing
 from course_lib.viz.sequence.causal import plot_causal
-from course_lib.viz.widgets import explorer
-from course_lib.viz.widgets.explorer import Explorer, Values
+from course_lib.viz.widgets import controls
+from course_lib.viz.widgets.controls import Panel, Values
+from course_lib.viz.widgets.explorer import Explorer
 from course_lib.viz.wires.holdings import LARGEST_PICTURE
 
 _LENGTHS = (4, 6, 8, 12, 13, 16, 24, 32, 48, 64)
@@ -19,12 +20,12 @@ def causal_explorer(length: int = 16, ranks: int = 4, order: Order = "contiguous
 
     A bar is as long as the rank's work in fair shares, so its axis stays; an outline is what the rank had before.
     """
-    return Explorer(
-        _draw,
-        {
-            "length": explorer.slider("positions", length, sorted({*_LENGTHS, length})),
-            "ranks": explorer.slider("ranks", ranks, range(1, LARGEST_PICTURE + 1)),
-            "order": explorer.choice("order", order, get_args(Order)),
+    panel = Panel(
+        draw=_draw,
+        controls={
+            "length": controls.slider("positions", length, sorted({*_LENGTHS, length})),
+            "ranks": controls.slider("ranks", ranks, range(1, LARGEST_PICTURE + 1)),
+            "order": controls.choice("order", order, get_args(Order)),
         },
         presets={
             "contiguous": {"order": "contiguous"},
@@ -35,6 +36,7 @@ def causal_explorer(length: int = 16, ranks: int = 4, order: Order = "contiguous
         },
         compares=True,
     )
+    return Explorer(panel)
 
 
 def _draw(*, before: Values | None, **now: Any) -> Drawing:
