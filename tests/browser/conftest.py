@@ -1,11 +1,15 @@
-"""One JupyterLab on learners' copies of the course, and a page that fails on a script's error."""
+"""One JupyterLab on learners' copies of the course, the site, and pages that fail on a script's error."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.browser.lab import CHROMIUM_FLAGS, running_lab
+from tests.browser.pages import NO_NETWORK, served
 from tools.copies import copy_course
 from tools.outside import find_chromium
 from tools.paths import ROOT
@@ -31,14 +35,36 @@ def lab(work):
 
 
 @pytest.fixture(scope="session")
-def browser():
-    chromium = find_chromium()
-    if chromium is None:
+def chromium():
+    """`chromium(flag, …)` starts a browser with these flags beside the usual ones."""
+    path = find_chromium()
+    if path is None:
         pytest.fail("no Chromium on this machine; `make check` installs Debian's where it may")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
+        yield lambda *flags: playwright.chromium.launch(executable_path=path, args=[*CHROMIUM_FLAGS, *flags])
+
+
+@pytest.fixture(scope="session")
+def browser(chromium):
+    browser = chromium()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def site():
+    """The address of the site, built once and served from this machine."""
+    subprocess.run([sys.executable, "-m", "tools.site"], cwd=ROOT, check=True)
+    with served() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def offline(chromium):
+    """A browser that reaches this machine alone."""
+    browser = chromium(NO_NETWORK)
+    yield browser
+    browser.close()
 
 
 @pytest.fixture

@@ -205,6 +205,13 @@ def test_a_browser_s_python_counts_a_model_and_times_a_schedule():
     assert run.stdout.split() == ["405853388800", "16"], run.stderr
 
 
+def test_a_browser_s_python_draws_every_panel():
+    lines = ["from course_lib.viz.pages import catalog, front", "print(len(catalog.PANELS))"]
+    lines += ["[front.answer(name, '{\"turn\": {}}') for name in catalog.PANELS]"]
+    run = run_without_all(lines, "drawsvg")
+    assert run.returncode == 0 and int(run.stdout) >= 5, run.stderr
+
+
 def files_of(component: str) -> list[Path]:
     return [*PACKAGE.glob(f"{component}.py"), *sorted((PACKAGE / component).rglob("*.py"))]
 

@@ -61,7 +61,7 @@ def test_every_make_target_says_what_it_does():
     ).stdout
     wanted = (
         "setup lab tour test check chaos fuzz test-slurm bench trace gpu wild olmo peers matrix notebooks exercises "
-        "slides release grade grade-all gradebook project grade-project exam workshop"
+        "slides site release grade grade-all gradebook project grade-project exam workshop"
     )
     assert [line.split()[1] for line in listed.splitlines()] == ["help", *wanted.split()]
 

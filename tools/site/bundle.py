@@ -13,7 +13,10 @@ import yaml
 from tools.paths import ROOT
 
 PACKAGES = {"course_lib": ROOT, **{one.__name__: Path(str(one.__file__)).parent.parent for one in (drawsvg, yaml)}}
-DATA = ("course_lib/presets/model/*.yaml", "course_lib/presets/device/*.yaml", "course_lib/viz/ink/fonts/widths.json")
+DATA = (
+    *(f"course_lib/presets/{kind}/*.yaml" for kind in ("model", "device", "cluster")),
+    "course_lib/viz/ink/fonts/widths.json",
+)
 _NEEDED = """
 import sys
 class OnlyThese:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from html import escape
 
@@ -45,7 +46,8 @@ def write_explorers() -> list[str]:
     target.mkdir(parents=True)
     for name in PYODIDE:
         shutil.copy(NODE / "pyodide" / name, target / name)
-    (target / "pyodide-lock.json").write_text('{"info": {}, "packages": {}}')  # this Python takes no packages
+    lock = json.loads((NODE / "pyodide/pyodide-lock.json").read_text())
+    (target / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": {}}))  # this Python takes none
     for name in FILES.values():
         shutil.copy(FOLDER / name, target / name)
     write_bundle(target / "course.zip")

@@ -90,7 +90,7 @@ def _ways(**now: Any) -> dict[str, GpuMemory]:
     gpus, tp = now["gpus"], now["tp"]
     if gpus % tp:
         rule = "a replica takes tp GPUs"
-        raise ValueError(four_parts("what_fits_explorer", f"{gpus} GPUs, tp={tp}", rule, f"choose tp <= {gpus}"))
+        raise ValueError(four_parts("what_fits_explorer", f"gpus={gpus}, tp={tp}", rule, f"choose tp <= {gpus}"))
     ways = [(stage, recompute) for recompute in _ADDED for stage in range(len(_STAGES))]
     return {_STAGES[stage] + _ADDED[recompute]: _one(now, stage, recompute) for stage, recompute in ways}
 

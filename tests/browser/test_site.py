@@ -1,0 +1,155 @@
+"""The site as a reader meets it, with the network cut: light, still while it loads, readable by everybody, whole."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.browser.pages import KINDS, Links, page_names, sent_bytes
+from tests.ranks.deadlines import at_most
+from tools.site.places import NODE, PAGES
+
+pytestmark = pytest.mark.timeout(900)
+LESSON_BYTES = 500_000  # gzipped, with all that its page loads
+FIRST_PAINT_MS, SHIFT = 800, 0.1
+TRIES = 3  # the first load may find the disk busy
+LESSONS = sorted(path.stem for path in (PAGES.parent.parent / "notebooks").glob("*.ipynb"))
+WATCH = """
+window.shift = 0;
+new PerformanceObserver(list => { for (const one of list.getEntries()) if (!one.hadRecentInput) shift += one.value; })
+    .observe({ type: "layout-shift", buffered: true });
+"""
+PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+FINDINGS = """contrast => axe.run(document, { rules: { "color-contrast": { enabled: contrast } } }).then(found =>
+    found.violations.filter(one => ["serious", "critical"].includes(one.impact))
+        .map(one => `${one.id}: ${one.nodes[0].html.slice(0, 150)}`))"""
+
+
+def opened(context, address, name):
+    """A page, loaded; a script's error, or a request that finds nothing, fails the test."""
+    page = context.new_page()
+    wrong = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("requestfailed", lambda request: wrong.append(request.url))
+    page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 400 else None)
+    page.add_init_script(WATCH)
+    page.goto(address + name, wait_until="load")
+    page.wait_for_timeout(200)
+    assert wrong == [], name
+    return page
+
+
+def findings(page, *, contrast):
+    """What axe-core calls serious; without contrast it takes a tenth of the time."""
+    page.evaluate((NODE / "axe-core/axe.min.js").read_text())
+    return page.evaluate(FINDINGS, contrast)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_is_light_soon_seen_and_stays_where_it_is(offline, site, lesson):
+    context = offline.new_context(viewport={"width": 1400, "height": 1000})
+    sizes, paints = {}, []
+    context.on("response", lambda answer: sizes.setdefault(answer.url, sent_bytes(answer.body(), answer.url)))
+    while len(paints) < TRIES and (not paints or min(paints) > at_most(FIRST_PAINT_MS)):
+        page = opened(context, site, f"lessons/{lesson}.html")
+        for place in range(0, page.evaluate("document.body.scrollHeight"), 900):  # figures load when they are near
+            page.evaluate("place => scrollTo(0, place)", place)
+        page.wait_for_load_state("networkidle")
+        paints.append(page.evaluate(PAINT))
+        assert page.evaluate("shift") <= SHIFT
+    assert min(paints) <= at_most(FIRST_PAINT_MS)
+    assert len(sizes) > 10 and sum(sizes.values()) <= LESSON_BYTES, sorted(sizes.items(), key=lambda one: -one[1])[:5]
+    context.close()
+
+
+def test_every_local_link_leads_somewhere(site):
+    links = {name: Links((PAGES / name).read_text(encoding="utf-8")) for name in page_names()}
+    dead, followed = [], 0
+    for name, found in links.items():
+        for target in found.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            file = (PAGES / name).parent.joinpath(unquote(parts.path)).resolve() if parts.path else PAGES / name
+            page = file.relative_to(PAGES).as_posix()
+            followed += 1
+            if not file.is_file() or (page in links and parts.fragment and parts.fragment not in links[page].sections):
+                dead.append(f"{name}: {target}")
+    assert dead == [] and followed > 5000
+
+
+def test_axe_finds_nothing_serious_on_any_page(offline, site):
+    """Of the library's pages, which are made alike, on every tenth."""
+    names = page_names()
+    library = [name for name in names if name.startswith("library/")]
+    context = offline.new_context(viewport={"width": 1400, "height": 1000})
+    found = {}
+    for name in [*(set(names) - set(library)), *library[::10]]:
+        page = opened(context, site, name)
+        found[name] = findings(page, contrast=False)
+        page.close()
+    assert len(found) > 75 and {name: lines for name, lines in found.items() if lines} == {}
+    context.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390), ("dark", 800)])
+def test_a_page_of_each_kind_is_read_in_light_and_dark_and_never_wider_than_the_screen(offline, site, scheme, width):
+    context = offline.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    for name in KINDS:
+        page = opened(context, site, f"{name}.html")
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        assert findings(page, contrast=True) == [], name
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+        page.close()
+    context.close()
+
+
+def test_figures_follow_the_theme_that_the_reader_chooses_on_the_page(offline, site):
+    """The button, not the system: an image has the page's own colour scheme."""
+    context = offline.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light")
+    page = opened(context, site, "lessons/01_why_distributed.html")
+    figure = page.locator(".cell_output img").first
+    figure.scroll_into_view_if_needed()
+    light = figure.screenshot()
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    assert figure.screenshot() != light
+    context.close()
+
+
+def test_an_answer_is_seen_only_when_its_fold_is_opened_by_a_key(offline, site):
+    context = offline.new_context(viewport={"width": 1400, "height": 1000})
+    page = opened(context, site, "lessons/01_why_distributed.html")
+    answer, why = page.get_by_text("the answer 1,050,673,152"), page.get_by_text("The tables add only 1.05")
+    assert not answer.is_visible() and not why.is_visible()
+    for fold, told in (("After your guess: the answer", answer), ("After your guess: why", why)):
+        page.locator("summary", has_text=fold).first.focus()
+        page.keyboard.press("Enter")
+        assert told.is_visible()
+    context.close()
+
+
+def test_words_are_found_offline(offline, site):
+    context = offline.new_context(viewport={"width": 1400, "height": 1000})
+    page = opened(context, site, "index.html")
+    page.get_by_label("Search").fill("bubble")
+    page.get_by_label("Search").press("Enter")
+    page.wait_for_selector("#search-results li a")
+    found = page.locator("#search-results li a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    assert any("04_model_and_pipeline" in address for address in found)
+    context.close()
+
+
+def test_the_map_has_every_page_but_the_search_and_the_card_is_a_picture(site):
+    listed = re.findall(r"<loc>https?://[^/]+/(.*?)</loc>", (PAGES / "sitemap.xml").read_text())
+    assert listed == [name for name in page_names() if name != "search.html"]
+    card = (PAGES / "card.png").read_bytes()
+    sides = [int.from_bytes(card[at : at + 4], "big") for at in (16, 20)]
+    assert card[:8] == b"\x89PNG\r\n\x1a\n" and sides == [1200, 630]
+
+
+def test_no_script_sets_formulas_or_icons(site):
+    text = (PAGES / "lessons/05_tensor_parallelism.html").read_text(encoding="utf-8")
+    assert text.count("<math ") > 20 and "MathJax" not in text and "fontawesome" not in text.lower()
+    assert not list(PAGES.rglob("fontawesome*"))
