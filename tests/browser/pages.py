@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import re
 import threading
 from contextlib import contextmanager
 from functools import partial
-from html.parser import HTMLParser
+from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 from tools.site.places import PAGES
 
 NO_NETWORK = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+ATTRIBUTE = re.compile(r'\s(?P<name>href|src|id|name)="(?P<value>[^"]*)"')
 COMPRESSED = (".png", ".zip")  # already, so a server sends them as they are
 KINDS = (  # one page of each kind
-    *("index", "lessons/03_mlp_ddp", "exercises/02_collectives", "scripts/04_pipeline", "library/comm/ring", "words"),
-    *("wild/results", "more/commands", "explorers/what_fits", "explorers/ring", "search"),
+    *("index", "lessons/01_why_distributed", "exercises/01_why_distributed", "scripts/04_pipeline", "words"),
+    *("library/comm/ring", "wild/results", "more/commands", "explorers/what_fits", "explorers/ring", "search"),
 )
 
 
@@ -50,15 +52,10 @@ def sent_bytes(body, name):
     return len(body) if name.endswith(COMPRESSED) else len(gzip.compress(body, 6))
 
 
-class Links(HTMLParser):
-    """What a page leads to, and the names of its sections."""
+class Links:
+    """What a page leads to, and the names of its sections; quotation marks in code are written otherwise."""
 
     def __init__(self, text):
-        super().__init__()
-        self.targets, self.sections = [], set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.targets += [found[name] for name in ("href", "src") if found.get(name)]
-        self.sections |= {found[name] for name in ("id", "name") if found.get(name)}
+        found = [(hit["name"], unescape(hit["value"])) for hit in ATTRIBUTE.finditer(text)]
+        self.targets = [value for name, value in found if name in ("href", "src") and value]
+        self.sections = {value for name, value in found if name in ("id", "name")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -27,18 +28,18 @@ FINDINGS = """contrast => axe.run(document, { rules: { "color-contrast": { enabl
         .map(one => `${one.id}: ${one.nodes[0].html.slice(0, 150)}`))"""
 
 
-def opened(context, address, name):
-    """A page, loaded; a script's error, or a request that finds nothing, fails the test."""
-    page = context.new_page()
-    wrong = []
+@contextmanager
+def reader(browser, *, width=1400, scheme="light"):
+    """A page of its own; a script's error, or a request that finds nothing, fails the test."""
+    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
+    page, wrong = context.new_page(), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("requestfailed", lambda request: wrong.append(request.url))
     page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 400 else None)
     page.add_init_script(WATCH)
-    page.goto(address + name, wait_until="load")
-    page.wait_for_timeout(200)
-    assert wrong == [], name
-    return page
+    yield page
+    context.close()
+    assert wrong == []
 
 
 def findings(page, *, contrast):
@@ -49,19 +50,18 @@ def findings(page, *, contrast):
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_is_light_soon_seen_and_stays_where_it_is(offline, site, lesson):
-    context = offline.new_context(viewport={"width": 1400, "height": 1000})
     sizes, paints = {}, []
-    context.on("response", lambda answer: sizes.setdefault(answer.url, sent_bytes(answer.body(), answer.url)))
     while len(paints) < TRIES and (not paints or min(paints) > at_most(FIRST_PAINT_MS)):
-        page = opened(context, site, f"lessons/{lesson}.html")
-        for place in range(0, page.evaluate("document.body.scrollHeight"), 900):  # figures load when they are near
-            page.evaluate("place => scrollTo(0, place)", place)
-        page.wait_for_load_state("networkidle")
-        paints.append(page.evaluate(PAINT))
-        assert page.evaluate("shift") <= SHIFT
+        with reader(offline) as page:
+            page.on("response", lambda answer: sizes.setdefault(answer.url, sent_bytes(answer.body(), answer.url)))
+            page.goto(f"{site}lessons/{lesson}.html", wait_until="load")
+            for place in range(0, page.evaluate("document.body.scrollHeight"), 900):  # figures load when they are near
+                page.evaluate("place => scrollTo(0, place)", place)
+            page.wait_for_load_state("networkidle")
+            paints.append(page.evaluate(PAINT))
+            assert page.evaluate("shift") <= SHIFT
     assert min(paints) <= at_most(FIRST_PAINT_MS)
     assert len(sizes) > 10 and sum(sizes.values()) <= LESSON_BYTES, sorted(sizes.items(), key=lambda one: -one[1])[:5]
-    context.close()
 
 
 def test_every_local_link_leads_somewhere(site):
@@ -84,61 +84,55 @@ def test_axe_finds_nothing_serious_on_any_page(offline, site):
     """Of the library's pages, which are made alike, on every tenth."""
     names = page_names()
     library = [name for name in names if name.startswith("library/")]
-    context = offline.new_context(viewport={"width": 1400, "height": 1000})
-    found = {}
-    for name in [*(set(names) - set(library)), *library[::10]]:
-        page = opened(context, site, name)
-        found[name] = findings(page, contrast=False)
-        page.close()
+    chosen, found = sorted({*names} - {*library}) + library[::10], {}
+    with reader(offline) as page:
+        for name in chosen:
+            page.goto(site + name)
+            found[name] = findings(page, contrast=False)
     assert len(found) > 75 and {name: lines for name, lines in found.items() if lines} == {}
-    context.close()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390), ("dark", 800)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
 def test_a_page_of_each_kind_is_read_in_light_and_dark_and_never_wider_than_the_screen(offline, site, scheme, width):
-    context = offline.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    for name in KINDS:
-        page = opened(context, site, f"{name}.html")
-        assert page.evaluate("document.documentElement.dataset.theme") == scheme
-        assert findings(page, contrast=True) == [], name
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
-        page.close()
-    context.close()
+    with reader(offline, width=width, scheme=scheme) as page:
+        for name in KINDS:
+            page.goto(f"{site}{name}.html")
+            assert page.evaluate("document.documentElement.dataset.theme") == scheme
+            assert findings(page, contrast=True) == [], name
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
 
 
 def test_figures_follow_the_theme_that_the_reader_chooses_on_the_page(offline, site):
     """The button, not the system: an image has the page's own colour scheme."""
-    context = offline.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light")
-    page = opened(context, site, "lessons/01_why_distributed.html")
-    figure = page.locator(".cell_output img").first
-    figure.scroll_into_view_if_needed()
-    light = figure.screenshot()
-    page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    assert figure.screenshot() != light
-    context.close()
+    with reader(offline) as page:
+        page.goto(f"{site}lessons/01_why_distributed.html")
+        figure = page.locator(".cell_output img").first
+        figure.scroll_into_view_if_needed()
+        light = figure.screenshot()
+        page.evaluate("document.documentElement.dataset.theme = 'dark'")
+        assert figure.screenshot() != light
 
 
 def test_an_answer_is_seen_only_when_its_fold_is_opened_by_a_key(offline, site):
-    context = offline.new_context(viewport={"width": 1400, "height": 1000})
-    page = opened(context, site, "lessons/01_why_distributed.html")
-    answer, why = page.get_by_text("the answer 1,050,673,152"), page.get_by_text("The tables add only 1.05")
-    assert not answer.is_visible() and not why.is_visible()
-    for fold, told in (("After your guess: the answer", answer), ("After your guess: why", why)):
-        page.locator("summary", has_text=fold).first.focus()
-        page.keyboard.press("Enter")
-        assert told.is_visible()
-    context.close()
+    with reader(offline) as page:
+        page.goto(f"{site}lessons/01_why_distributed.html")
+        answer, why = page.get_by_text("the answer 1,050,673,152"), page.get_by_text("The tables add only 1.05")
+        assert not answer.is_visible() and not why.is_visible()
+        for fold, told in (("After your guess: the answer", answer), ("After your guess: why", why)):
+            page.locator("summary", has_text=fold).first.focus()
+            page.keyboard.press("Enter")
+            assert told.is_visible()
 
 
 def test_words_are_found_offline(offline, site):
-    context = offline.new_context(viewport={"width": 1400, "height": 1000})
-    page = opened(context, site, "index.html")
-    page.get_by_label("Search").fill("bubble")
-    page.get_by_label("Search").press("Enter")
-    page.wait_for_selector("#search-results li a")
-    found = page.locator("#search-results li a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    with reader(offline) as page:
+        page.goto(f"{site}index.html")
+        words = page.get_by_role("searchbox", name="Search", exact=True)
+        words.fill("bubble")
+        words.press("Enter")
+        page.wait_for_selector("#search-results li a")
+        found = page.locator("#search-results li a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
     assert any("04_model_and_pipeline" in address for address in found)
-    context.close()
 
 
 def test_the_map_has_every_page_but_the_search_and_the_card_is_a_picture(site):

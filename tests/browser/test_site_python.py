@@ -95,7 +95,7 @@ def test_keys_turn_it_and_what_it_says_is_heard_counted_and_carried_by_the_addre
     assert turned(tab, 2).partition("\n  before")[0] == twin["text"].partition("\n  before")[0]
     assert slider.get_attribute("aria-valuetext") == "32"
     assert tab.locator("[aria-live=polite]").inner_text().startswith("Llama 3.1 70B on 64 GPUs (formula)")
-    tab.get_by_text("In whole numbers").click()
+    tab.get_by_text("As a table").click()
     cells = tab.locator(".explorer tbody td").all_inner_texts()
     assert cells == [row[1] for row in twin["table"][1:]]
     address = tab.url

@@ -16,8 +16,8 @@ from tools.site.links import Links, copied, page_of
 SOLVED = ROOT / "exercises/solutions"
 
 
-def write_exercises(release: Path, there: set[str]) -> str:
-    """Write the page of a learner's copy; return its name."""
+def write_exercises(release: Path, there: set[str]) -> None:
+    """Write the page of a learner's copy."""
     file = release.relative_to(ROOT).as_posix()
     page = str(page_of(file))
     links = Links(release, page, there)
@@ -26,7 +26,6 @@ def write_exercises(release: Path, there: set[str]) -> str:
     ways = (("Lesson", f"../lessons/{release.stem}.html"), ("This page as a notebook", f"../{copied(file)}"))
     cells = [text_cell(title), text_cell(doors(iter(ways))), text_cell(links.rewritten(opening))]
     write_page(page, [*cells, *_cells(rest, links, solutions(SOLVED / release.name))])
-    return page
 
 
 def solutions(notebook: Path) -> dict[str, str]:

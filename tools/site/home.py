@@ -7,7 +7,8 @@ import re
 from tools.contents import LESSONS, exercise_minutes
 from tools.lesson import number, told_minutes
 from tools.paths import ROOT
-from tools.site.explorers import explorer
+from tools.site.elements import explorer
+from tools.site.explorers import TEXTS
 from tools.site.places import SITE, SOURCES
 
 AFTERNOON = ("00", "02", "03")  # what ranks are, how they agree, and how one knows that it is right
@@ -19,7 +20,7 @@ def write_home() -> None:
 
     Raises: KeyError for a name in double braces that nothing here computes.
     """
-    known = {"explorer": explorer("memory", ""), **minutes()}
+    known = {"explorer": explorer("memory", TEXTS["memory"][0], ""), **minutes()}
     text = (SITE / "index.md").read_text(encoding="utf-8")
     (SOURCES / "index.md").write_text(_PLACE.sub(lambda hit: known[hit["name"]], text), encoding="utf-8")
 

@@ -17,8 +17,8 @@ from tools.site.places import SOURCES
 LEXER = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
 
 
-def write_lesson(notebook: Path, there: set[str]) -> str:
-    """Write a lesson's page; return its name."""
+def write_lesson(notebook: Path, there: set[str]) -> None:
+    """Write a lesson's page."""
     file = notebook.relative_to(ROOT).as_posix()
     page = str(page_of(file))
     links = Links(notebook, page, there)
@@ -26,7 +26,6 @@ def write_lesson(notebook: Path, there: set[str]) -> str:
     title, _, opening = first.source.partition("\n")
     cells = [text_cell(title), text_cell(doors(beside(notebook, file, there))), text_cell(links.rewritten(opening))]
     write_page(page, [*cells, *_cells(rest, links, "../")])
-    return page
 
 
 def _cells(found: list[Any], links: Links, up: str) -> Iterator[Any]:

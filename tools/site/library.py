@@ -31,24 +31,27 @@ def library_files() -> dict[str, dict[Path, list[str]]]:
     return found
 
 
-def write_library(files: dict[str, dict[Path, list[str]]]) -> list[str]:
-    """Write a page for each file, and one for each door; return their names."""
-    return [page for door, found in files.items() for page in write_door(door, found)] + [_write_index()]
+def write_library(files: dict[str, dict[Path, list[str]]]) -> None:
+    """Write a page for each file, one for each door, and one for all."""
+    for door, found in files.items():
+        write_door(door, found)
+    _write_index()
 
 
-def write_door(door: str, files: dict[Path, list[str]]) -> list[str]:
+def write_door(door: str, files: dict[Path, list[str]]) -> None:
     """Write the pages of one door."""
     module = import_module(f"course_lib.{door}")
     pages = [write_file(file) for file in files]
-    lines = [f"# course_lib.{door}", first_line(module.__doc__)]
-    for file, names in files.items():
-        target = page_of(file.relative_to(ROOT).as_posix())
-        offers = f": {', '.join(f'`{name}`' for name in names)}" if names else ""
-        lines.append(f"- [{file.relative_to(ROOT / 'course_lib')}](/{target}.md){offers}")
+    rows = [_row(file, page, names) for (file, names), page in zip(files.items(), pages, strict=True)]
     toctree = ["```{toctree}", ":hidden:", *(f"/{page}" for page in pages), "```"]
-    page = f"library/{door}/index"
-    _write(page, "\n".join([*lines[:1], "", *lines[1:2], "", *lines[2:], "", *toctree]))
-    return [*pages, page]
+    lines = [f"# course_lib.{door}", "", first_line(module.__doc__), "", *rows, "", *toctree]
+    _write(f"library/{door}/index", "\n".join(lines))
+
+
+def _row(file: Path, page: str, names: list[str]) -> str:
+    """A link to a file, and what it offers through the door."""
+    offers = f": {', '.join(f'`{name}`' for name in names)}" if names else ""
+    return f"- [{file.relative_to(ROOT / 'course_lib')}](/{page}.md){offers}"
 
 
 def homes(module: Any) -> dict[Path, list[str]]:
@@ -84,14 +87,11 @@ def _cell(words: str) -> str:
     return words.replace("|", "\\|")
 
 
-def _write_index() -> str:
+def _write_index() -> None:
     rows = [f"- [course_lib.{door}](/library/{door}/index.md)" for door in DOORS]
     toctree = ["```{toctree}", ":hidden:", *(f"{door}/index" for door in DOORS), "```"]
-    words = (
-        "Each package of `course_lib` has a door. Behind it stand these files, each with what it offers and its text."
-    )
+    words = "Each package of `course_lib` has a door. Behind it stand files, each with what it offers and its text."
     _write("library/index", "\n".join(["# The library", "", words, "", *rows, "", *toctree]))
-    return "library/index"
 
 
 def _write(page: str, text: str) -> None:

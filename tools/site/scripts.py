@@ -20,14 +20,13 @@ What a lesson builds from messages, its script writes in plain PyTorch. One of t
 each of its stages says what is new in it. All run under `torchrun`, on CPUs and on GPUs."""
 
 
-def write_scripts() -> list[str]:
-    """Write a page for each script, and one that lists them; return their names."""
+def write_scripts() -> None:
+    """Write a page for each script, and one that lists them."""
     before = stages()
     pages = [write_script(path, before.get(path.name)) for path in sorted(SCRIPTS.glob("*.py"))]
     rows = [f"- [{path.stem}](/scripts/{path.stem}.md): {_says(path)}" for path in sorted(SCRIPTS.glob("*.py"))]
     toctree = "\n".join(["```{toctree}", ":hidden:", *(page.partition("/")[2] for page in pages), "```"])
     (SOURCES / "scripts/index.md").write_text("\n\n".join([_OPENING, "\n".join(rows), toctree]) + "\n")
-    return [*pages, "scripts/index"]
 
 
 def stages() -> dict[str, str]:
