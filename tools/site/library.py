@@ -18,7 +18,7 @@ from tools.site.places import SOURCES
 LESSONS = ROOT / "notebooks/src"
 _BEHIND = re.compile(r"\]\(\.\./(course_lib/[\w/]+\.py)\)")  # a lesson's link to the file behind it
 DOORS = (
-    *("config", "hardware", "costs", "schedules", "sim", "planner", "comm", "ranks", "savers", "parallel"),
+    *("config", "hardware", "costs", "schedules", "sim", "planner", "comm", "ranks", "savers", "less", "parallel"),
     *("training", "verify", "gauges", "checks", "viz"),
 )
 
