@@ -78,7 +78,7 @@ slides: setup-dev  ## build the slides as HTML and PDF
 	@$(DEVELOPER) -m tools.outside
 	@$(DEVELOPER) slides/build.py
 
-site: setup-dev  ## build the course's pages, to be read without a kernel, in build/site (SITE_URL=https://…/)
+site: setup-dev  ## build the course's pages, to be read without a kernel, in build/site (SITE_URL=https://…/ for its map)
 	@$(DEVELOPER) -m tools.outside
 	@$(DEVELOPER) -m tools.site
 

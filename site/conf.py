@@ -1,6 +1,5 @@
 """What Sphinx is told about the site; `make site` writes its sources and calls it."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from tools.site.places import ADDRESS, TITLE
 
 project = html_title = TITLE
 author, copyright, language = "", "", "en"
-html_baseurl = os.environ.get("SITE_URL", ADDRESS)
+html_baseurl = ADDRESS
 extensions = ["myst_nb", "tools.site.formulas"]
 nb_execution_mode = "off"  # outputs are those of `make notebooks`
 nb_merge_streams = True

@@ -1,7 +1,7 @@
 // An explorer's elements stand in the page, with its first picture. From the first touch on, or if the page's address
 // carries settings, a worker's Python draws: the same library, and so the same picture, as in a notebook.
 const LOADING = "Loading Python for this page …";
-const FAILED = "Python could not be loaded here, so the picture stays as it is: ";
+const FAILED = "Python failed here, so the picture stays as it is: ";
 
 const start = root => {
   const place = new URL(root.dataset.python, location.href).href;

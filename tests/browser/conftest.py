@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.browser.lab import CHROMIUM_FLAGS, running_lab
-from tests.browser.pages import NO_NETWORK, served
+from tests.browser.pages import ADDRESS, NO_NETWORK, served
 from tools.copies import copy_course
 from tools.outside import find_chromium
 from tools.paths import ROOT
@@ -54,7 +55,8 @@ def browser(chromium):
 @pytest.fixture(scope="session")
 def site():
     """The address of the site, built once and served from this machine."""
-    subprocess.run([sys.executable, "-m", "tools.site"], cwd=ROOT, check=True)
+    environment = {**os.environ, "SITE_URL": ADDRESS}
+    subprocess.run([sys.executable, "-m", "tools.site"], cwd=ROOT, env=environment, check=True)
     with served() as address:
         yield address
 

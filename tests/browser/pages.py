@@ -12,6 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 from tools.site.places import PAGES
 
+ADDRESS = "https://course.example/"  # where the site says that it is
 NO_NETWORK = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 ATTRIBUTE = re.compile(r'\s(?P<name>href|src|id|name)="(?P<value>[^"]*)"')
 COMPRESSED = (".png", ".zip")  # already, so a server sends them as they are

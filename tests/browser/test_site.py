@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.browser.pages import KINDS, Links, page_names, sent_bytes
+from tests.browser.pages import ADDRESS, KINDS, Links, page_names, sent_bytes
 from tests.ranks.deadlines import at_most
-from tools.site.places import NODE, PAGES
+from tools.site.places import NODE, PAGES, SITE
 
 pytestmark = pytest.mark.timeout(900)
 LESSON_BYTES = 500_000  # gzipped, with all that its page loads
@@ -139,11 +139,19 @@ def test_words_are_found_offline(offline, site):
 
 
 def test_the_map_has_every_page_but_the_search_and_the_card_is_a_picture(site):
-    listed = re.findall(r"<loc>https?://[^/]+/(.*?)</loc>", (PAGES / "sitemap.xml").read_text())
-    assert listed == [name for name in page_names() if name != "search.html"]
+    listed = re.findall(r"<loc>(.*?)</loc>", (PAGES / "sitemap.xml").read_text())
+    assert listed == [ADDRESS + name for name in page_names() if name != "search.html"]
+    assert f'<meta property="og:image" content="{ADDRESS}card.png">' in (PAGES / "words.html").read_text()
     card = (PAGES / "card.png").read_bytes()
     sides = [int.from_bytes(card[at : at + 4], "big") for at in (16, 20)]
     assert card[:8] == b"\x89PNG\r\n\x1a\n" and sides == [1200, 630]
+
+
+def test_what_is_written_by_hand_arrives(site):
+    """The text of index.md, and below the templates such as layout.html, these files."""
+    for name in ("course.css", "explorer.js", "worker.js"):
+        assert (PAGES / "_static" / name).read_bytes() == (SITE / "_static" / name).read_bytes()
+    assert "Does it fit, and is it still right?" in (PAGES / "index.html").read_text(encoding="utf-8")
 
 
 def test_no_script_sets_formulas_or_icons(site):
