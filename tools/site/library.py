@@ -17,6 +17,7 @@ from tools.site.places import SOURCES
 
 LESSONS = ROOT / "notebooks/src"
 _BEHIND = re.compile(r"\]\(\.\./(course_lib/[\w/]+\.py)\)")  # a lesson's link to the file behind it
+_IN_NO_MENU = "---\norphan: true\n---"  # Sphinx writes the whole menu anew for each page: half of the seconds
 DOORS = (
     *("config", "hardware", "costs", "schedules", "sim", "planner", "comm", "ranks", "savers", "less", "parallel"),
     *("training", "verify", "gauges", "checks", "viz"),
@@ -41,11 +42,9 @@ def write_library(files: dict[str, dict[Path, list[str]]]) -> None:
 def write_door(door: str, files: dict[Path, list[str]]) -> None:
     """Write the pages of one door."""
     module = import_module(f"course_lib.{door}")
-    pages = [write_file(file) for file in files]
-    rows = [_row(file, page, names) for (file, names), page in zip(files.items(), pages, strict=True)]
-    toctree = ["```{toctree}", ":hidden:", *(f"/{page}" for page in pages), "```"]
-    lines = [f"# course_lib.{door}", "", first_line(module.__doc__), "", *rows, "", *toctree]
-    _write(f"library/{door}/index", "\n".join(lines))
+    rows = [_row(file, write_file(file, door), names) for file, names in files.items()]
+    lines = [f"# course_lib.{door}", "", "[The library](/library/index.md)", "", first_line(module.__doc__), "", *rows]
+    _write(f"library/{door}/index", "\n".join([_IN_NO_MENU, *lines]))
 
 
 def _row(file: Path, page: str, names: list[str]) -> str:
@@ -65,16 +64,17 @@ def homes(module: Any) -> dict[Path, list[str]]:
     return dict(sorted(found.items()))
 
 
-def write_file(file: Path) -> str:
-    """Write the page of one file: its first words, a table of what it offers, its text."""
+def write_file(file: Path, door: str) -> str:
+    """Write the page of one file: its first words, a table of what it offers, its text; return the page's name."""
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
     offered = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
     rows = [f"| `{node.name}` | {_cell(first_line(ast.get_docstring(node)))} |" for node in offered]
-    parts = [f"# {file.relative_to(ROOT / 'course_lib')}", ast.get_docstring(tree) or ""]
+    head = [f"# {file.relative_to(ROOT / 'course_lib')}", f"[course_lib.{door}](/library/{door}/index.md)"]
+    parts = [*head, ast.get_docstring(tree) or ""]
     parts += ["\n".join(["| name | what it does |", "| --- | --- |", *rows])] if rows else []
     page = str(page_of(file.relative_to(ROOT).as_posix()))
-    _write(page, "\n\n".join([*parts, code(text.rstrip())]))
+    _write(page, "\n\n".join([_IN_NO_MENU, *parts, code(text.rstrip())]))
     return page
 
 
@@ -89,9 +89,8 @@ def _cell(words: str) -> str:
 
 def _write_index() -> None:
     rows = [f"- [course_lib.{door}](/library/{door}/index.md)" for door in DOORS]
-    toctree = ["```{toctree}", ":hidden:", *(f"{door}/index" for door in DOORS), "```"]
     words = "Each package of `course_lib` has a door. Behind it stand files, each with what it offers and its text."
-    _write("library/index", "\n".join(["# The library", "", words, "", *rows, "", *toctree]))
+    _write("library/index", "\n".join(["# The library", "", words, "", *rows]))
 
 
 def _write(page: str, text: str) -> None:
