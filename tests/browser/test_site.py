@@ -127,6 +127,16 @@ def test_an_answer_is_seen_only_when_its_fold_is_opened_by_a_key(offline, site):
             assert told.is_visible()
 
 
+def test_the_menu_opens_on_a_phone_and_leads_on(offline, site):
+    with reader(offline, width=390) as page:
+        page.goto(f"{site}lessons/01_why_distributed.html")
+        entry = page.get_by_role("link", name="05 · Tensor parallelism: two ranks, one matrix")
+        assert entry.count() == 0  # what is not shown has no role
+        page.get_by_role("button", name="Toggle primary sidebar").click()
+        entry.click()
+        page.wait_for_url("**/05_tensor_parallelism.html")
+
+
 def test_words_are_found_offline(offline, site):
     with reader(offline) as page:
         page.goto(f"{site}index.html")
