@@ -60,6 +60,7 @@ def test_a_figure_becomes_a_file_and_keeps_its_place(sources):
         ('<a href="02_collectives.ipynb">02</a>', '<a href="../lessons/02_collectives.html">02</a>'),
         ("[a](https://arxiv.org) [b](#here)", "[a](https://arxiv.org) [b](#here)"),
         ("48 bytes<!-- =6 * 8 -->", "48 bytes"),
+        ("[`tools`](../tools)", "`tools`"),
         ("[a](../LICENSE)", '<a href="../files/LICENSE">a</a>'),
     ],
 )

@@ -20,13 +20,13 @@ _RULES = (  # a file of the repository, and its page
     (r"notebooks/(\w+)\.ipynb", r"lessons/\1"),
     (r"exercises/(?:release|solutions)/(\w+)\.ipynb", r"exercises/\1"),
     (r"notebooks/scripts/(\w+)\.py", r"scripts/\1"),
-    (r"notebooks/WORDS\.md", "words"),
     (r"(?:notebooks/)?README\.md", "index"),
+    (r"notebooks/(\w+)\.md", lambda hit: hit[1].lower()),
     (r"exercises/README\.md", "more/for_instructors"),
     (r"exercises/project/ASSIGNMENT\.md", "more/project"),
     (r"tests/gpu/README\.md", "more/on_gpus"),
     (r"wild/(\w+)\.md", lambda hit: f"wild/{hit[1].lower()}"),
-    (r"(\w+)\.md", lambda hit: f"more/{hit[1].lower()}"),
+    (r"([\w-]+)\.md", lambda hit: f"more/{hit[1].lower().replace('-', '_')}"),
     (r"course_lib/(.+)\.py", r"library/\1"),
 )
 
@@ -70,6 +70,8 @@ class Links:
         page, anchor = self._page(hit["target"])
         if page in self.there:
             return f"[{hit['text']}](/{source_of(page)}{anchor})"
+        if (ROOT / self._file(hit["target"])).is_dir():  # of which nothing is copied
+            return hit["text"]
         return f'<a href="{self._address(hit["target"])}">{hit["text"]}</a>'
 
     def _address(self, target: str) -> str:

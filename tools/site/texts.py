@@ -7,8 +7,10 @@ from tools.site.links import Links, page_of
 from tools.site.places import SOURCES
 
 TEXTS = (
-    *("notebooks/WORDS.md", "wild/RESULTS.md", "wild/PEERS.md", "wild/OLMO.md", "COMMANDS.md", "CHECK_YOUR_TRAINER.md"),
+    *("notebooks/WORDS.md", "notebooks/ROUTES.md", "notebooks/PLACEMENT.md"),
+    *("wild/RESULTS.md", "wild/PEERS.md", "wild/OLMO.md", "COMMANDS.md", "CHECK_YOUR_TRAINER.md"),
     *("exercises/project/ASSIGNMENT.md", "exercises/README.md", "CONTRIBUTING.md", "tests/gpu/README.md"),
+    *("CONTRIBUTING-LESSONS.md", "CHANGELOG.md"),
 )
 
 
