@@ -49,6 +49,8 @@ WITH = {  # what has a meaning only beside others
     "rank": {"*": ["adapter=lora"]},
     "context": {"*": ["cp=2"]},
     "order": {"*": ["cp=2"]},
+    "lossy": {"*": ["dp=2"]},
+    "gossip": {"*": ["dp=4"]},
 }
 
 
