@@ -131,10 +131,11 @@ def duration(heads: list[re.Match[str]]) -> str:
 def in_hours(minutes: int) -> str:
     """Minutes as one says them.
 
-    >>> in_hours(150), in_hours(180), in_hours(195)
-    ('two and a half hours', 'three hours', 'three hours and 20 minutes')
+    >>> in_hours(150), in_hours(60), in_hours(195)
+    ('two and a half hours', 'one hour', 'three hours and 20 minutes')
     """
     hours, rest = divmod(10 * ceil(minutes / 10), 60)
     if rest == 30:
         return f"{counted(hours)} and a half hours"
-    return f"{counted(hours)} hours{f' and {rest} minutes' if rest else ''}"
+    unit = "hour" if hours == 1 else "hours"
+    return f"{counted(hours)} {unit}{f' and {rest} minutes' if rest else ''}"
