@@ -106,7 +106,7 @@ def main() -> None:
             mean = as_row(model, size)
             piece = mean.chunk(size)[rank % size].clone()
             dist.all_reduce(piece, group=far)
-            dist.all_gather_into_tensor(mean, piece / CLUSTERS, group=near)
+            dist.all_gather([*mean.chunk(size)], piece / CLUSTERS, group=near)
 
             # The way from the mean back to where they began is a gradient, by which what they share moves.
             common.grad = common - mean
