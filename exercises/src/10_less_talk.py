@@ -15,7 +15,8 @@
 # Are you stuck? `hint("10.2")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
 #
 # What your code is given belongs to another part of the program. Leave its numbers as they are, and work on a copy, unless a text says
-# that they change.
+# that they change. Ranks talk by `comm`, which records every message. A call of `torch.distributed` itself is not in that record, and
+# does not count unless a text asks for it.
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
 # check above them.
