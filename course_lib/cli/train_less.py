@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from course_lib.cli.compose import refuse
-from course_lib.cli.settings import names
 from course_lib.cli.train_settings import LESS
 from course_lib.less.compressor import Compressor
 from course_lib.less.largest_values import top_k
@@ -22,7 +21,6 @@ from course_lib.training.setup import Technique
 
 COMMAND = "train"
 _BUCKET = 512  # numbers that share a norm in QSGD
-_NAMES = names([LESS])
 # What stands behind each word: how it is written, and what its numbers make. Who sends the largest remembers the rest.
 _METHODS: dict[str, tuple[str, Callable[..., Lossy | Compressor]]] = {
     "top_k": ("top_k:0.01", lambda fraction: error_feedback(top_k(fraction))),
@@ -44,9 +42,7 @@ def check(values: Mapping[str, Any]) -> None:
 
     Raises: ValueError.
     """
-    given = {name: values[name] for name in _NAMES if values[name] not in (None, 1)}
-    if values["local"] is not None:
-        given["local"] = values["local"]  # a meeting after each step is one of them
+    given = {one.name: values[one.name] for one in LESS.settings if values[one.name] != one.default}
     if not given:
         return
     name, value = next(iter(given.items()))

@@ -33,7 +33,7 @@ class Ends:
     factor: Callable[[], float] = lambda: 1.0  # of the loss that is differentiated; `around` takes it away again
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # of all micro-batches but the last
     in_step: bool = False  # each micro-batch makes ranks talk, so that all must have equally many
-    completed: Callable[[], None] = lambda: None  # hears when a step's gradients are there, before they are clipped
+    stepping: Callable[[], None] = lambda: None  # hears before each step of the optimizer, and may change gradients
     stepped: Callable[[], None] = lambda: None  # hears of each step of the optimizer, and may change weights once more
     updated: Callable[[], None] = lambda: None  # hears when weights are new, by a step or from a checkpoint
 

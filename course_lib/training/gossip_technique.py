@@ -6,17 +6,15 @@ trainer = Trainer(model, config, mesh=make_mesh(dp=8), apply=(gossip("one_peer_e
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from course_lib.less.topologies import mixing
-from course_lib.parallel.lossy.exchange import Memories, Rule
+from course_lib.parallel.lossy.exchange import Rule, Tensors, next_turns, turn_of
 from course_lib.parallel.lossy.neighbours import mixed
 from course_lib.parallel.table import agreement
-from course_lib.training.own_weights import begin_own_weights, put, row_of
+from course_lib.training.own_weights import begin_own_weights, exchanged, near_copies, put, row_of
 from course_lib.training.setup import Setup, Technique
 
-_UPDATES, TRACKER, LAST = "updates", "tracker", "last_gradient"
+TRACKER, LAST = "tracker", "last_gradient"
 
 
 def gossip(topology: str, *, track: bool = False) -> Technique:
@@ -29,68 +27,42 @@ def gossip(topology: str, *, track: bool = False) -> Technique:
 
     Along which axis, what a trainer says of weights, and what a checkpoint has: as `local`.
 
-    Cost: the weights that are trained, and with `track` as many numbers again, to each neighbour in each update.
+    Cost: the weights that are trained, and with `track` as many numbers again, to each neighbour in each update; the
+    copies of a cluster share that (`own_weights.exchanged`). What is tracked are the clipped gradients.
     Source: Lian et al. 2017, D-PSGD; Ying et al. 2021, exponential graphs; Nedic et al. 2017, DIGing (tracking).
     Raises: ValueError for an unknown topology or one that these ranks cannot form, and as `local`.
     """
 
     def apply(setup: Setup) -> None:
-        rules: dict[str, Rule] = {_UPDATES: "apart"}
-        if track:
-            rules |= {TRACKER: "own", LAST: "own"}
+        rules: dict[str, Rule] = {TRACKER: "own", LAST: "own"} if track else {}
         group = begin_own_weights(setup, "gossip", rules)
         agreement.same_model("gossip", setup.model, {"topology": topology, "track": track}, group)
-        matrices = mixing(topology, group.size())
-        local, memory, ends = setup.local, setup.apart.memory, setup.engine.ends
+        matrices, near = mixing(topology, group.size()), near_copies(setup)
+        here, memory, ends = setup.local, setup.apart.memory, setup.engine.ends
 
-        def now() -> Tensor:
-            """The matrix of this update."""
-            return matrices[_updates(memory) % len(matrices)]
+        def all_mixed(rows: Tensors, turn: int) -> Tensors:
+            return exchanged(rows, near, lambda row: mixed(row, matrices[turn % len(matrices)], group))
 
         def step_by_tracker() -> None:
             """Bring the estimate up to date, and let the optimizer have it for its gradient."""
-            gradients = {name: g.flatten().clone() for name, g in local.gradients().items()}
-            if _is_first(memory):
-                trackers = gradients
-            else:
-                heard = _all_mixed(memory.kinds[TRACKER], now(), group)
-                news = {name: g - memory.kinds[LAST][name] for name, g in gradients.items()}
-                trackers = {name: heard[name] + news[name] for name in gradients}
-            for name, gradient in local.gradients().items():
+            gradients = {name: g.flatten().clone() for name, g in here.gradients().items()}
+            trackers = gradients
+            if memory.kinds[LAST]:
+                heard = all_mixed(memory.kinds[TRACKER], max(turn_of(memory, name) for name in gradients))
+                trackers = {name: heard[name] + g - memory.kinds[LAST][name] for name, g in gradients.items()}
+            for name, gradient in here.gradients().items():
                 memory.keep(TRACKER, name, trackers[name].clone())
                 memory.keep(LAST, name, gradients[name])
                 gradient.copy_(trackers[name].view_as(gradient))
 
         def meet() -> None:
-            trained = {name: p for name, p in local.parameters.items() if p.requires_grad}
-            rows = {name: row_of(parameter) for name, parameter in trained.items()}
-            for name, row in _all_mixed(rows, now(), group).items():
-                put(trained[name], row)
-            so_far = torch.tensor(_updates(memory) + 1)
-            for name in trained:
-                memory.keep(_UPDATES, name, so_far)
+            rows = {name: row_of(p) for name, p in here.parameters.items() if p.requires_grad}
+            turn = max(next_turns(memory, rows).values(), default=0)  # the same of all
+            for name, row in all_mixed(rows, turn).items():
+                put(here.parameters[name], row)
 
         if track:
-            ends.completed = torch.no_grad()(step_by_tracker)
+            ends.stepping = torch.no_grad()(step_by_tracker)
         ends.stepped = torch.no_grad()(meet)
 
     return apply
-
-
-def _updates(memory: Memories) -> int:
-    """Updates so far, which are the same of all parameters."""
-    return int(next(iter(memory.kinds[_UPDATES].values()), torch.tensor(0)))
-
-
-def _is_first(memory: Memories) -> bool:
-    return not memory.kinds[LAST]
-
-
-def _all_mixed(rows: dict[str, Tensor], weights: Tensor, group: ProcessGroup) -> dict[str, Tensor]:
-    """Rows of several parameters, mixed in one message to each neighbour for each dtype."""
-    found: dict[str, Tensor] = {}
-    for dtype in dict.fromkeys(row.dtype for row in rows.values()):
-        some = {name: row for name, row in rows.items() if row.dtype == dtype}
-        flat = mixed(torch.cat(list(some.values())), weights, group)
-        found |= dict(zip(some, flat.split([len(row) for row in some.values()]), strict=True))
-    return found

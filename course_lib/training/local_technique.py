@@ -8,16 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.distributed import ProcessGroup
+from torch import Tensor, nn
+from torch.distributed import ReduceOp
 
+from course_lib import comm
 from course_lib.errors import four_parts
-from course_lib.parallel.lossy.exchange import Memories, Rule
+from course_lib.parallel.lossy.exchange import Memories, next_turns
 from course_lib.parallel.table import agreement
-from course_lib.training.own_weights import begin_own_weights, mean_row, near_copies, put, row_of
+from course_lib.training.own_weights import begin_own_weights, exchanged, near_copies, put, row_of
 from course_lib.training.setup import Setup, Technique
 
-_UPDATES, _ANCHOR, _MOMENTUM = "updates", "anchor", "momentum"
+_ANCHOR, _MOMENTUM = "anchor", "momentum"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def local(every: int, outer: Nesterov | None = None) -> Technique:
     What a trainer says of weights and gradients is the mean over the ranks. A checkpoint has the mean, and each rank's.
 
     Cost: an all-reduce of the weights that are trained, in every `every`-th update; of a cluster's copies each sends a
-    stretch of them, and gathers the others' (`own_weights.mean_row`).
+    stretch of them, and gathers the others' (`own_weights.exchanged`).
     Source: McMahan et al. 2017, FedAvg; Stich 2019, Local SGD; Douillard et al. 2023, DiLoCo, algorithm 1.
     Raises: ValueError for `every` below 1, and along an axis over which gradients are averaged already.
     """
@@ -50,49 +51,34 @@ def local(every: int, outer: Nesterov | None = None) -> Technique:
         raise ValueError(four_parts("local", f"every={every}", "ranks meet after some updates", "give every >= 1"))
 
     def apply(setup: Setup) -> None:
-        rules: dict[str, Rule] = {_UPDATES: "apart", _ANCHOR: "alike", _MOMENTUM: "alike"}
-        group = begin_own_weights(setup, "local", rules)
+        group = begin_own_weights(setup, "local", {_ANCHOR: "alike", _MOMENTUM: "alike"})
         agreement.same_model("local", setup.model, {"every": every, "outer": outer}, group)
         here, memory, near = setup.local, setup.apart.memory, near_copies(setup)
 
+        def trained() -> dict[str, nn.Parameter]:
+            return {name: parameter for name, parameter in here.parameters.items() if parameter.requires_grad}
+
         def remember_where_it_began() -> None:
             """Before the first update after a meeting all ranks have the same weights."""
-            if outer is not None:
-                for name, parameter in here.parameters.items():
-                    if parameter.requires_grad:
-                        memory.of(_ANCHOR, name, row_of(parameter).clone)
+            for name, parameter in trained().items():
+                memory.of(_ANCHOR, name, row_of(parameter).clone)
 
         def meet() -> None:
-            trained = {name: p for name, p in here.parameters.items() if p.requires_grad}
-            if not _is_due(memory, trained, every):
+            turns = next_turns(memory, trained())  # the same of all
+            if any((turn + 1) % every for turn in turns.values()):
                 return
-            for name, mean in _means(trained, group, near).items():
-                put(trained[name], mean if outer is None else outer_step(mean, name, outer, memory))
+            rows = {name: row_of(parameter) for name, parameter in trained().items()}
+            means = exchanged(
+                rows, near, lambda row: comm.all_reduce_(row, op=ReduceOp.AVG, algorithm="ring", group=group)
+            )
+            for name, mean in means.items():
+                put(here.parameters[name], mean if outer is None else outer_step(mean, name, outer, memory))
 
-        setup.engine.ends.completed, setup.engine.ends.stepped = remember_where_it_began, torch.no_grad()(meet)
+        if outer is not None:
+            setup.engine.ends.stepping = remember_where_it_began
+        setup.engine.ends.stepped = torch.no_grad()(meet)
 
     return apply
-
-
-def _is_due(memory: Memories, trained: dict[str, torch.nn.Parameter], every: int) -> bool:
-    """Count this update, of every parameter, as Adam does its steps; whether it is one after which ranks meet."""
-    due = False
-    for name in trained:
-        so_far = memory.of(_UPDATES, name, lambda: torch.zeros((), dtype=torch.int64)) + 1
-        memory.keep(_UPDATES, name, so_far)
-        due = int(so_far) % every == 0
-    return due
-
-
-def _means(trained: dict[str, torch.nn.Parameter], group: ProcessGroup, near: ProcessGroup | None) -> dict[str, Tensor]:
-    """Of this rank's parts of the weights, in one message for each dtype."""
-    found: dict[str, Tensor] = {}
-    for dtype in dict.fromkeys(parameter.dtype for parameter in trained.values()):
-        rows = {name: row_of(parameter) for name, parameter in trained.items() if parameter.dtype == dtype}
-        flat = mean_row(torch.cat(list(rows.values())), group, near)
-        parts = flat.split([len(row) for row in rows.values()])
-        found |= dict(zip(rows, parts, strict=True))
-    return found
 
 
 def outer_step(mean: Tensor, name: str, outer: Nesterov, memory: Memories) -> Tensor:

@@ -62,8 +62,9 @@ def neolithic(compressor: Compressor, rounds: int) -> Lossy:
     if rounds < 1:
         raise ValueError(four_parts("neolithic", f"rounds={rounds}", "something is sent", "give rounds >= 1"))
     if compressor.adds_up:
-        values, rule = f"{compressor}", "a message on two ways says itself what it holds"
-        raise ValueError(four_parts("double_squeeze", values, rule, "choose top_k, sign or qsgd"))
+        operation = "double_squeeze" if rounds == 1 else "neolithic"
+        rule, way_out = "a message on two ways says itself what it holds", "choose top_k, sign or qsgd"
+        raise ValueError(four_parts(operation, f"{compressor}", rule, way_out))
     return lambda local: TwoWay(compressor, rounds)
 
 

@@ -22,7 +22,7 @@ def at_the_mean(trainer: Trainer) -> Iterator[None]:
     if not apart.own_weights:
         yield
         return
-    mine = {name: own_part(parameter.detach()) for name, parameter in trainer.local.parameters.items()}
+    mine = {name: own_part(trainer.local.parameters[name].detach()) for name in trainer.trained}
     before = {name: x.clone() for name, x in mine.items()}
     _fill(trainer, mine, apart.mean(mine))
     try:

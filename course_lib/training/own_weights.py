@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup
 
 from course_lib import comm
 from course_lib.errors import four_parts
 from course_lib.parallel.data import replicate as broadcast
-from course_lib.parallel.lossy.exchange import Memories, Rule
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Tensors
 from course_lib.parallel.table.local import own_part
-from course_lib.parallel.table.mesh import ACROSS
 from course_lib.training.kept import Apart
 from course_lib.training.setup import Setup
 
 
 def begin_own_weights(setup: Setup, name: str, rules: Mapping[str, Rule]) -> ProcessGroup:
     """Choose the axis along which weights will differ, begin with equal ones, and return the ranks along it.
+
+    `rules` are for what the technique keeps beside the count of its updates.
 
     Raises: ValueError as `Setup.far_axis`, and for an optimizer whose states have no mean.
     """
@@ -30,30 +32,41 @@ def begin_own_weights(setup: Setup, name: str, rules: Mapping[str, Rule]) -> Pro
     here.give_memory()
     group = here.group(axis)
     broadcast.broadcast_state(setup.model, group, here.name_of(**{**here.at, axis: 0}))
-    setup.apart = Apart(axis=axis, own_weights=True, memory=Memories(rules), group=group)
+    setup.apart = Apart(axis=axis, own_weights=True, memory=Memories({ROUNDS: "apart", **rules}), group=group)
     return group
 
 
 def near_copies(setup: Setup) -> ProcessGroup | None:
-    """The ranks of this cluster that have the same weights as this one; None where no other one has them whole."""
-    here = setup.local
-    whole = setup.apart.axis == ACROSS and "fully_shard" not in setup.applied
-    return here.group("dp") if whole and here.size("dp") > 1 else None
+    """The ranks with the same weights as this one, beside those it meets; None where no other one has them whole.
 
-
-def mean_row(row: Tensor, group: ProcessGroup, near: ProcessGroup | None) -> Tensor:
-    """The mean of a row over the ranks of a group; the near ones, which have the same row, share the work.
-
-    Each averages its stretch with the ranks of its place in the other clusters, then they put the stretches together:
-    so one copy of the row crosses the wire between two clusters, however many ranks they have.
-
-    Cost: 2 (p - 1)/p of a stretch to other clusters, and with q ranks that are near (q - 1)/q of the row to these.
+    Under ZeRO they are whole only once pieces have been gathered, which comes after this.
     """
-    if near is None:
-        return comm.all_reduce_(row, op=ReduceOp.AVG, algorithm="ring", group=group)
-    stretch = row.tensor_split(near.size())[near.rank()].clone()
-    comm.all_reduce_(stretch, op=ReduceOp.AVG, algorithm="ring", group=group)
-    return comm.all_gather(stretch, length=len(row), group=near)
+    sizes = setup.local.layout.sizes
+    axes = [axis for axis in ("dp", "cp") if axis != setup.apart.axis and sizes.get(axis, 1) > 1]
+    in_pieces = {"zero", "fully_shard"} & setup.applied.keys()
+    return setup.group_along(axes) if axes and not in_pieces else None
+
+
+def exchanged(rows: Tensors, near: ProcessGroup | None, exchange: Callable[[Tensor], Tensor]) -> Tensors:
+    """What `exchange` makes of rows that lie behind one another, one message for each dtype.
+
+    The near ranks, which have the same rows, share the work: each exchanges its stretch with the ranks of its place in
+    the other clusters, then they put the stretches together. So one copy crosses the wire between two clusters, however
+    many ranks they have.
+
+    Cost: with q near ranks a q-th of what `exchange` sends, and to the near ones (q - 1)/q of all rows.
+    """
+    found: Tensors = {}
+    for dtype in dict.fromkeys(row.dtype for row in rows.values()):
+        some = {name: row for name, row in rows.items() if row.dtype == dtype}
+        flat = torch.cat(list(some.values()))
+        if near is None:
+            flat = exchange(flat)
+        else:
+            mine = exchange(flat.tensor_split(near.size())[near.rank()])
+            flat = comm.all_gather(mine, length=len(flat), group=near)
+        found |= dict(zip(some, flat.split([len(row) for row in some.values()]), strict=True))
+    return found
 
 
 def row_of(parameter: nn.Parameter) -> Tensor:

@@ -139,7 +139,6 @@ class Trainer:
 
         with local.partial_sums(), self.engine.ends.around():
             self.engine.run([inputs for inputs, _ in parts], loss)
-        self.engine.ends.completed()
         return self.mean_loss(summed, sum(counts))
 
     def mean_loss(self, summed: float, targets: float) -> float:
@@ -170,7 +169,8 @@ class Trainer:
         parts = {}
         for name, parameter in self.local.parameters.items():
             parts[name] = own_part(parameter.detach())
-        return self.local.whole(self.apart.mean(parts))
+        own = {name: parts[name] for name in self.trained}  # what is frozen is the same on all ranks
+        return self.local.whole(parts | self.apart.mean(own))
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers by the model's own names."""
@@ -187,6 +187,7 @@ class Trainer:
 
     def update(self) -> None:
         """Let the optimizer use the gradients, then drop them."""
+        self.engine.ends.stepping()
         self.optimizer.step()
         self.engine.ends.stepped()
         self.engine.ends.updated()

@@ -111,9 +111,21 @@ def test_beside_other_axes(apply, degrees):
         ((replicate(), local(1)), {"across": 2, "dp": 2}),
         ((fully_shard(), local(1)), {"across": 2, "dp": 2}),
         ((zero(2), gossip("complete")), {"across": 2, "dp": 2}),
+        ((zero(1), local(1, Nesterov(1.0, 0.0))), {"across": 2, "dp": 2}),
+        ((replicate(), gossip("complete")), {"across": 2, "dp": 2}),
         ((stages(make_schedule("1f1b", 2, 4)), local(1)), {"pp": 2, "dp": 2}),
     ],
-    ids=["local", "outer", "gossip", "clusters", "clusters that shard", "clusters with ZeRO-2", "stages"],
+    ids=[
+        "local",
+        "outer",
+        "gossip",
+        "clusters",
+        "clusters that shard",
+        "clusters with ZeRO-2",
+        "clusters with ZeRO-1",
+        "clusters that gossip",
+        "stages",
+    ],
 )
 def test_meeting_everybody_after_each_step_of_sgd_is_data_parallelism(apply, degrees):
     climbs_beside(apply, degrees, rungs=WEIGHTS)

@@ -14,7 +14,7 @@ from course_lib.costs.comm.lossy_messages import top_k_bytes
 from course_lib.less import top_k
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
-from course_lib.training import Nesterov, Trainer, fully_shard, local, replicate
+from course_lib.training import Nesterov, Trainer, fully_shard, gossip, local, replicate
 from course_lib.verify import museum
 from course_lib.verify.identities import NotHeld, climb_identities, identities_of
 
@@ -53,10 +53,11 @@ def test_the_residual_that_is_added_late_has_the_better_loss_and_ten_times_the_b
     [
         ((replicate(), local(1)), sum(SIZES) * ITEM),
         ((replicate(), local(1, Nesterov())), sum(SIZES) * ITEM),
+        ((replicate(), gossip("complete")), sum(SIZES) * ITEM),
         ((fully_shard(), local(1)), sum(SIZES) * ITEM),
         ((replicate(lossy=top_k(0.1)),), sum(top_k_bytes(size, 0.1, ITEM) for size in SIZES)),
     ],
-    ids=["local", "outer step", "shards", "compressed"],
+    ids=["local", "outer step", "gossip", "shards", "compressed"],
 )
 def test_one_copy_crosses_the_wire_between_two_clusters(apply, one_copy):
     def steps(count):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from course_lib.less.compressor import Compressor
-from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turns
 from course_lib.parallel.lossy.feedback import compressed_mean
 
 _BELIEVED, _TOGETHER = "believed", "together"
@@ -33,7 +33,7 @@ class EF21:
         news = {}
         for name, gradient in gradients.items():
             news[name] = gradient - memory.row(_BELIEVED, name, gradient)
-        turns = {name: next_turn(memory, name) for name in gradients}
+        turns = next_turns(memory, gradients)
         means, sent = compressed_mean(self.compressor, news, talk, turns)
         found = {}
         for name, gradient in gradients.items():

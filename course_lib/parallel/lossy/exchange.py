@@ -7,7 +7,7 @@ dealt anew, and a checkpoint outlives them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
@@ -25,7 +25,7 @@ Rule = Literal[
     "stretch",  # each rank has its stretch of one row, as `torch.tensor_split` cuts it
     "apart",  # all ranks have the same, of a shape of its own
 ]
-ROUNDS = "rounds"  # of each parameter the exchanges so far, which its draws depend on
+ROUNDS = "rounds"  # of each parameter the exchanges so far
 
 
 @dataclass
@@ -115,8 +115,14 @@ class Talk:
         return list(flat.split([len(row) for row in rows]))
 
 
-def next_turn(memory: Memories, name: str) -> int:
-    """The number of this exchange of a parameter, from 0; from here on it is over."""
-    so_far = memory.of(ROUNDS, name, lambda: torch.zeros((), dtype=torch.int64))
-    memory.keep(ROUNDS, name, so_far + 1)
-    return int(so_far)
+def next_turns(memory: Memories, names: Iterable[str]) -> dict[str, int]:
+    """Of each parameter the number of this exchange, from 0; from here on it is over."""
+    turns = {name: turn_of(memory, name) for name in names}
+    for name, turn in turns.items():
+        memory.keep(ROUNDS, name, torch.tensor(turn + 1))
+    return turns
+
+
+def turn_of(memory: Memories, name: str) -> int:
+    """The number of the exchange that comes next."""
+    return int(memory.kinds[ROUNDS].get(name, 0))

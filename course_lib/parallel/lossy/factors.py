@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_lib.less.low_rank import first_directions, orthonormal
-from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
+from course_lib.less.low_rank import first_directions, from_factors, left_factor, orthonormal, right_factor
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turns
 from course_lib.parallel.lossy.feedback import RESIDUAL
 
 _DIRECTIONS = "directions"
@@ -46,27 +46,27 @@ class PowerSGD:
                     wanted = gradient + memory.row(RESIDUAL, name, gradient)
                 matrices[name] = wanted.view(self.shapes[name][0], -1)
         others = [name for name in gradients if name not in matrices]
-        # At right angles again: else what one gradient lacked would be lost for all later ones.
-        directions = {n: orthonormal(self._directions(n, matrix, talk, memory)) for n, matrix in matrices.items()}
-
-        lefts = {name: matrix @ directions[name] for name, matrix in matrices.items()}
+        lefts = {}
+        for name, turn in next_turns(memory, matrices).items():
+            # At right angles again: else what one gradient lacked would be lost for all later ones.
+            directions = orthonormal(self._directions(name, matrices[name], talk, turn, memory))
+            lefts[name] = left_factor(matrices[name], directions)
         means = talk.mean([*map(torch.flatten, lefts.values()), *(gradients[name] for name in others)])
         found = dict(zip(others, means[len(lefts) :], strict=True))
         for name, mean in zip(lefts, means, strict=False):  # the matrices' come first
             lefts[name] = orthonormal(mean.view_as(lefts[name]))
 
-        rights = {name: matrix.T @ lefts[name] for name, matrix in matrices.items()}
+        rights = {name: right_factor(matrix, lefts[name]) for name, matrix in matrices.items()}
         for name, mean in zip(rights, talk.mean([*map(torch.flatten, rights.values())]), strict=True):
             right = mean.view_as(rights[name])
-            found[name] = (lefts[name] @ right.T).flatten()
+            found[name] = from_factors(lefts[name], right).flatten()
             memory.keep(_DIRECTIONS, name, right)
             if self.remembers:
                 memory.keep(RESIDUAL, name, matrices[name].flatten() - found[name])
         return found
 
-    def _directions(self, name: str, matrix: Tensor, talk: Talk, memory: Memories) -> Tensor:
+    def _directions(self, name: str, matrix: Tensor, talk: Talk, turn: int, memory: Memories) -> Tensor:
         """(columns, rank), the same on all ranks."""
-        turn = next_turn(memory, name)
 
         def drawn() -> Tensor:
             draws = talk.draws(name, turn, alike=True)

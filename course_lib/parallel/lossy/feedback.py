@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.less.compressor import Compressor
-from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turns
 
 RESIDUAL = "residual"
 
@@ -29,7 +29,7 @@ class Compressed:
         return {ROUNDS: "apart"}
 
     def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
-        turns = {name: next_turn(memory, name) for name in gradients}
+        turns = next_turns(memory, gradients)
         means, _ = compressed_mean(self.compressor, gradients, talk, turns)
         return means
 
@@ -53,7 +53,7 @@ class ErrorFeedback:
         wanted = {}
         for name, gradient in gradients.items():
             wanted[name] = gradient + memory.row(RESIDUAL, name, gradient)
-        turns = {name: next_turn(memory, name) for name in gradients}
+        turns = next_turns(memory, gradients)
         means, sent = compressed_mean(self.compressor, wanted, talk, turns)
         for name in gradients:
             # Kept as it is, and never computed again: with draws it would be another one.
@@ -78,12 +78,13 @@ def compressed_mean(
     means, sent = {}, {}
     if compressor.adds_up:
         dtypes = [x.dtype for x in wanted.values()]
-        rows = [message.view(dtype) for message, dtype in zip(messages, dtypes, strict=True)]
-        for name, mean in zip(wanted, talk.mean(rows), strict=True):
+        numbers = [message.view(dtype) for message, dtype in zip(messages, dtypes, strict=True)]
+        for name, mean in zip(wanted, talk.mean(numbers), strict=True):
             means[name] = decoded(name, mean.view(torch.uint8))
+        for name, message in zip(wanted, messages, strict=True):
+            sent[name] = decoded(name, message)
     else:
         for name, everyone in zip(wanted, talk.gathered(messages), strict=True):
-            means[name] = decoded(name, everyone).mean(0)  # all ranks add in the same order
-    for name, message in zip(wanted, messages, strict=True):
-        sent[name] = decoded(name, message)
+            rows = decoded(name, everyone)
+            means[name], sent[name] = rows.mean(0), rows[talk.rank]  # all ranks add in the same order
     return means, sent

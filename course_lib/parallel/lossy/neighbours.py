@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib import comm
+from course_lib.less.topologies import neighbours
 
 
 def mixed(mine: Tensor, weights: Tensor, group: ProcessGroup) -> Tensor:
@@ -19,17 +20,16 @@ def mixed(mine: Tensor, weights: Tensor, group: ProcessGroup) -> Tensor:
     Shapes: mine (d,), weights (p, p).
     Cost: a message of d numbers to each neighbour.
     """
-    here, names = group.rank(), dist.get_process_group_ranks(group)
-    others = [rank for rank in range(group.size()) if rank != here]
+    here, names = neighbours(weights, group.rank()), dist.get_process_group_ranks(group)
     mine = mine.contiguous()
-    came = {rank: torch.empty_like(mine) for rank in others if weights[here, rank]}
+    came = {rank: torch.empty_like(mine) for rank in here.receive_from}
     under_way = [comm.irecv(room, names[rank], group) for rank, room in came.items()]
-    under_way += [comm.isend(mine, names[rank], group) for rank in others if weights[rank, here]]
+    under_way += [comm.isend(mine, names[rank], group) for rank in here.send_to]
     for work in under_way:
         work.wait()
     # In the order of ranks, this one's own among them: where all hear of all, all compute the same bits.
+    rows, shares = came | {group.rank(): mine}, here.receive_from | {group.rank(): here.own}
     total = torch.zeros_like(mine)
-    for rank in range(group.size()):
-        if weights[here, rank]:
-            total += float(weights[here, rank]) * (mine if rank == here else came[rank])
+    for rank in sorted(rows):
+        total += shares[rank] * rows[rank]
     return total

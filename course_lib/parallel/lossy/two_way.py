@@ -14,7 +14,7 @@ from torch import Tensor
 
 from course_lib import comm
 from course_lib.less.compressor import Compressor
-from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turn
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Rule, Talk, Tensors, next_turns
 from course_lib.parallel.lossy.feedback import RESIDUAL
 
 SERVED = "served"  # what a server has not passed on
@@ -36,7 +36,7 @@ class TwoWay:
         return {ROUNDS: "apart", RESIDUAL: "own", SERVED: "stretch"}
 
     def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
-        turns = {name: next_turn(memory, name) for name in gradients}
+        turns = next_turns(memory, gradients)
         wanted = {}
         for name, gradient in gradients.items():
             wanted[name] = gradient + memory.row(RESIDUAL, name, gradient)

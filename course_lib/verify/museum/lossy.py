@@ -10,7 +10,8 @@ from torch import Tensor
 
 from course_lib.less.compressor import Compressor
 from course_lib.less.largest_values import top_k
-from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Method, Rule, Talk, Tensors, next_turn
+from course_lib.less.packing import as_bytes, as_numbers
+from course_lib.parallel.lossy.exchange import ROUNDS, Memories, Method, Rule, Talk, Tensors, next_turns
 from course_lib.parallel.lossy.feedback import RESIDUAL, Compressed, ErrorFeedback, compressed_mean
 from course_lib.verify.identities.climb import BYTES, SENT_AND_KEPT
 from course_lib.verify.museum.bug import ISSUES, Issue
@@ -32,7 +33,7 @@ class LossyBug:
 
 @dataclass(frozen=True)
 class _WithResidual:
-    """What the wrong ones share with the right one."""
+    """`ErrorFeedback` in steps, of which each wrong one takes another than the right one."""
 
     compressor: Compressor
 
@@ -40,24 +41,34 @@ class _WithResidual:
     def rules(self) -> Mapping[str, Rule]:
         return {ROUNDS: "apart", RESIDUAL: "own"}
 
-    def residual(self, name: str, like: Tensor, memory: Memories) -> Tensor:
-        return memory.row(RESIDUAL, name, like)
+    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
+        due = {name: self.due(x, memory.row(RESIDUAL, name, x)) for name, x in gradients.items()}
+        means, sent = self.exchanged(due, talk, next_turns(memory, gradients))
+        for name, x in due.items():
+            memory.keep(RESIDUAL, name, self.left(x, sent[name], means[name]))
+        return means
 
-    def turns(self, gradients: Tensors, memory: Memories) -> dict[str, int]:
-        return {name: next_turn(memory, name) for name in gradients}
+    def due(self, gradient: Tensor, residual: Tensor) -> Tensor:
+        return gradient + residual
+
+    def exchanged(self, due: Tensors, talk: Talk, turns: Mapping[str, int]) -> tuple[Tensors, Tensors]:
+        return compressed_mean(self.compressor, due, talk, turns)
+
+    def left(self, due: Tensor, sent: Tensor, mean: Tensor) -> Tensor:
+        return due - sent
 
 
 @dataclass(frozen=True)
 class AddedAfter(_WithResidual):
-    """The residual is added to what the compressor has left, so that what is sent has no zeros any more."""
+    """The residual is added to what the compressor has chosen, so that what is sent has no zeros any more."""
 
     def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
-        _, largest = compressed_mean(self.compressor, gradients, talk, self.turns(gradients, memory))
-        sent = {name: x + self.residual(name, x, memory) for name, x in largest.items()}
+        _, largest = self.exchanged(gradients, talk, next_turns(memory, gradients))
+        sent = {name: x + memory.row(RESIDUAL, name, x) for name, x in largest.items()}
         for name, gradient in gradients.items():
             memory.keep(RESIDUAL, name, gradient - largest[name])
-        everyone = talk.gathered([row.view(torch.uint8) for row in sent.values()])  # with no zeros to leave out
-        rows = [of_all.contiguous().view(x.dtype) for of_all, x in zip(everyone, sent.values(), strict=True)]
+        everyone = talk.gathered([as_bytes(row) for row in sent.values()])  # with no zeros to leave out
+        rows = [as_numbers(of_all, x.dtype) for of_all, x in zip(everyone, sent.values(), strict=True)]
         return {name: of_all.mean(0) for name, of_all in zip(sent, rows, strict=True)}
 
 
@@ -65,55 +76,42 @@ class AddedAfter(_WithResidual):
 class TakenAway(_WithResidual):
     """The residual's sign is wrong: what was left out is left out twice."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
-        wanted = {name: x - self.residual(name, x, memory) for name, x in gradients.items()}
-        means, sent = compressed_mean(self.compressor, wanted, talk, self.turns(gradients, memory))
-        for name in gradients:
-            memory.keep(RESIDUAL, name, wanted[name] - sent[name])
-        return means
+    def due(self, gradient: Tensor, residual: Tensor) -> Tensor:
+        return gradient - residual
 
 
 @dataclass(frozen=True)
 class OfTheMean(_WithResidual):
     """The residual is what the mean lacks of this rank's gradient, in place of what its own message lacks."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
-        wanted = {name: x + self.residual(name, x, memory) for name, x in gradients.items()}
-        means, sent = compressed_mean(self.compressor, wanted, talk, self.turns(gradients, memory))
-        for name in gradients:
-            memory.keep(RESIDUAL, name, torch.where(sent[name] != 0, wanted[name] - means[name], wanted[name]))
-        return means
+    def left(self, due: Tensor, sent: Tensor, mean: Tensor) -> Tensor:
+        return torch.where(sent != 0, due - mean, due)
 
 
 @dataclass(frozen=True)
 class LastOneWins(_WithResidual):
     """`out[places] = values` in place of `+=`: where two ranks send the same place, one of them is lost."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
-        turns = self.turns(gradients, memory)
-        wanted = {name: x + self.residual(name, x, memory) for name, x in gradients.items()}
-        draws = {name: talk.draws(name, turns[name], alike=False) for name in wanted}
-        messages = [self.compressor.encode(x, draws[name]) for name, x in wanted.items()]
-        found = {}
-        for (name, x), message, of_all in zip(wanted.items(), messages, talk.gathered(messages), strict=True):
-            memory.keep(RESIDUAL, name, x - self.compressor.decode(message, len(x), x.dtype, draws[name]))
-            found[name] = torch.zeros_like(x)
-            for row in self.compressor.decode(of_all, len(x), x.dtype, draws[name]):
-                found[name] = torch.where(row != 0, row / talk.size, found[name])
-        return found
+    def exchanged(self, due: Tensors, talk: Talk, turns: Mapping[str, int]) -> tuple[Tensors, Tensors]:
+        draws = {name: talk.draws(name, turns[name], alike=False) for name in due}
+        messages = [self.compressor.encode(x, draws[name]) for name, x in due.items()]
+        means, sent = {}, {}
+        for (name, x), of_all in zip(due.items(), talk.gathered(messages), strict=True):
+            rows = self.compressor.decode(of_all, len(x), x.dtype, draws[name])
+            means[name], sent[name] = torch.zeros_like(x), rows[talk.rank]
+            for row in rows:
+                means[name] = torch.where(row != 0, row / talk.size, means[name])
+        return means, sent
 
 
 @dataclass(frozen=True)
 class BySenders(_WithResidual):
     """A place is divided by how many ranks have sent it."""
 
-    def average(self, gradients: Tensors, talk: Talk, memory: Memories) -> Tensors:
-        wanted = {name: x + self.residual(name, x, memory) for name, x in gradients.items()}
-        means, sent = compressed_mean(self.compressor, wanted, talk, self.turns(gradients, memory))
-        counts = talk.mean([(x != 0).to(x.dtype) for x in sent.values()])
-        for name in gradients:
-            memory.keep(RESIDUAL, name, wanted[name] - sent[name])
-        return {name: means[name] / count.clamp_min(1e-9) for name, count in zip(sent, counts, strict=True)}
+    def exchanged(self, due: Tensors, talk: Talk, turns: Mapping[str, int]) -> tuple[Tensors, Tensors]:
+        means, sent = super().exchanged(due, talk, turns)
+        shares = talk.mean([(x != 0).to(x.dtype) for x in sent.values()])
+        return {name: means[name] / share.clamp_min(1e-9) for name, share in zip(sent, shares, strict=True)}, sent
 
 
 _EXHIBITS = (
@@ -163,6 +161,6 @@ _EXHIBITS = (
         breaks=SENT_AND_KEPT,
         looks="its steps are too long, by more the fewer ranks agree",
     ),
-)  # fmt: skip
+)
 LOSSY_BUGS = {bug.name: bug for bug in _EXHIBITS}
 SOUND_LOSSY = ErrorFeedback(_TENTH)
