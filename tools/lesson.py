@@ -11,7 +11,7 @@ from typing import Any
 
 import jupytext
 
-DEEPER, WORDS_A_MINUTE = "# Going deeper", 150
+DEEPER, _WORDS_A_MINUTE = "# Going deeper", 150
 FOLD = "<details><summary>After your guess: why</summary>"  # over what would tell a question's answer below it
 _PREDICTION = re.compile(r"^ *predict\(", re.MULTILINE)
 _PROMISES = re.compile(r"^- (?P<promise>.+)$", re.MULTILINE)
@@ -42,11 +42,14 @@ def words(text: str) -> list[str]:
 
 def core_minutes(source: Path) -> float:
     """Minutes of all that comes before the deeper parts: to read, to run each code cell, to think of a number."""
-    core = list(takewhile(lambda cell: not cell.source.startswith(DEEPER), cells(source)))
-    prose = sum(len(words(cell.source)) for cell in core if cell.cell_type == "markdown")
-    code = [cell.source for cell in core if cell.cell_type == "code"]
-    questions = sum(len(_PREDICTION.findall(text)) for text in code)
-    return prose / WORDS_A_MINUTE + len(code) + 2 * questions
+    return sum(map(cell_minutes, takewhile(lambda cell: not cell.source.startswith(DEEPER), cells(source))))
+
+
+def cell_minutes(cell: Any) -> float:
+    """Minutes of one cell: its words, or one to run it and two more for each number that is to be thought of."""
+    if cell.cell_type == "markdown":
+        return len(words(cell.source)) / _WORDS_A_MINUTE
+    return 1 + 2 * len(_PREDICTION.findall(cell.source))
 
 
 def told_minutes(source: Path) -> int:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.lesson import DEEPER, WORDS_A_MINUTE, cells, words
+from tools.lesson import DEEPER, cell_minutes, cells
 
 OPENING = ""  # the name of what stands before the first section: the question, and the folded setup
 _HEADING = re.compile(r"^#{2,} (?P<name>.+)$", re.MULTILINE)
-_PREDICTION = re.compile(r"^ *predict\(", re.MULTILINE)
 _MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)
 _PUSHED = re.compile(r"^%%ranks .*--push ([\w,]+)", re.MULTILINE)
 _PULLED = re.compile(r"^%%ranks .*--pull ([\w,]+)", re.MULTILINE)
@@ -33,13 +32,6 @@ class Section:
     def minutes(self) -> float:
         """To read it, to run each of its code cells, and to think of its numbers."""
         return sum(map(cell_minutes, self.cells))
-
-
-def cell_minutes(cell: Any) -> float:
-    """Minutes of one cell, by the rule of `lesson.core_minutes`."""
-    if cell.cell_type == "markdown":
-        return len(words(cell.source)) / WORDS_A_MINUTE
-    return 1 + 2 * len(_PREDICTION.findall(cell.source))
 
 
 def sections(source: Path) -> list[Section]:

@@ -156,6 +156,7 @@ WRONG["10.5", "edges"] = {
     "21 numbers in buckets of 8, 4 levels: ": {"F.pad(v, (0, -len(v) % self.bucket))": "v"},
     "3 numbers in buckets of 64, 4 levels: ": {"-len(v) % self.bucket": "-len(v) % min(self.bucket, 21)"},
     "encode() makes a whole number of NaN. A bucket of zeros is divided by its norm": {GUARD: "norms"},
+    "a number that stands exactly on a step goes up with a die of 0": {"dice < shares - low": "dice <= shares - low"},
 }
 WRONG["10.5", "variance"] = {
     "variance() returned NoneType, not a number": {"return squares.sum()": "squares.sum()"},

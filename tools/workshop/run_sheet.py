@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tools.lesson import FOLD
-from tools.lesson_sections import OPENING, cell_minutes
+from tools.lesson import FOLD, cell_minutes
+from tools.lesson_sections import OPENING
 from tools.routes import Part, Route
 
 _ASKS = re.compile(r"^ *predict\(\s*f?\"(?P<asked>[^\"]+)", re.MULTILINE)

@@ -37,6 +37,7 @@ class Quantiser:
             "up": shares > low,
             "upside down": dice >= shares - low,
             "coin": (dice < 0.5) & (shares > low),
+            "at": dice <= shares - low,
         }.get(self.mistake, dice < shares - low)
         steps = low + up
         if self.mistake != "no sign":

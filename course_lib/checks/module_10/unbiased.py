@@ -37,10 +37,11 @@ class Dice:
     bucket: int = 8
     levels: int = 4
     zeros: bool = False
+    on_a_step: bool = False  # the first bucket has one number, which is its norm, and all dice are 0
     world_size: int = 1
 
     def __str__(self) -> str:
-        zeros = ", one bucket all zeros" * self.zeros
+        zeros = ", one bucket all zeros" * self.zeros + ", a number exactly on a step" * self.on_a_step
         return f"{plural(self.length, 'number')} in buckets of {self.bucket}, {plural(self.levels, 'level')}{zeros}"
 
 
@@ -69,7 +70,10 @@ def _records(case: Dice, seed: int) -> Sequence[_Throws]:
     v[0] = -v[0].abs()
     if case.zeros:
         v[case.bucket : 2 * case.bucket] = 0.0
-    asked = _Throws(case.levels, case.bucket, v, (torch.rand(case.length, generator=source).double(),), case.look)
+    dice = torch.rand(case.length, generator=source).double()
+    if case.on_a_step:
+        v[1 : case.bucket], dice = 0.0, torch.zeros_like(dice)
+    asked = _Throws(case.levels, case.bucket, v, (dice,), case.look)
     return [asked._replace(dice=_around(asked)) if case.look == "both" else asked]
 
 
@@ -213,6 +217,8 @@ _SLIPS: Slips = {
     "steps are always rounded down": _way("down"),
     "steps are always rounded up": _way("up"),
     "the dice are upside down: a number goes up if its die is below its fraction": _way("upside down"),
+    "a number that stands exactly on a step goes up with a die of 0. It goes up if its die is below its fraction, and "
+    "0 is not below 0": _way("at"),
     "up and down are equally likely there. A number that lies nearer to the upper step has to go up more often": (
         _way("coin")
     ),
@@ -256,8 +262,9 @@ _UNBIASED = asked_exercise(
                 Dice(look="thrown", length=21),
                 Dice(look="thrown", zeros=True),
                 Dice(look="thrown", length=3, bucket=64),
+                Dice(look="thrown", on_a_step=True),
             ),
-            praise="also with a shorter last bucket, and with one of zeros only",
+            praise="also with a shorter last bucket, with one of zeros only, and with a number exactly on a step",
         ),
         "variance": Level(
             points=1,
