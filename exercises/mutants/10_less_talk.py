@@ -78,6 +78,7 @@ WRONG["10.3", "others"] = {
     "each step is done by the first matrix": {
         'for matrix in task["mixing"]:': 'for matrix in task["mixing"][:1] * len(task["mixing"]):'
     },
+    "what comes is weighed by the column": {ADDED: ADDED.replace("matrix[rank, giver]", "matrix[giver, rank]")},
     "the matrix is read by columns": {'for matrix in task["mixing"]:': 'for matrix in [m.T for m in task["mixing"]]:'},
 }
 HANGS["10.3", "ring"] = {

@@ -80,6 +80,7 @@ def _step(x: Tensor, matrix: Tensor, mistake: str) -> Tensor:
         return after
     used = {
         "transposed": matrix.T,
+        "of the column": matrix.T * linked,
         "evenly": linked / linked.sum(1, keepdim=True),
         "all": torch.full_like(matrix, 1 / len(matrix)),
         "without own": matrix - matrix.diag().diag(),
@@ -93,6 +94,7 @@ WRONG_WAYS = {
     "first": "each step is done by the first matrix. Look at the other ones of `mixing`: here they differ",
     "transposed": "the matrix is read by columns. Row i has the weights with which rank i takes, so a rank sends to "
     "those in whose rows it has a weight",
+    "of the column": "what comes is weighed by the column. Rank i takes from j with the weight [i, j], in its row",
     "evenly": "neighbours count alike. Each has a weight of its own",
     "all": "that is the mean of all ranks. A rank has only its neighbours, and only the weights of its row",
     "without own": "what a rank has itself is missing: [i, i] is its weight",
