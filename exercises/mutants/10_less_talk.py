@@ -35,6 +35,7 @@ WRONG["10.2", "gap"] = {
     },
     "the matrix is right. That is the eigenvalue itself": {"1 - others": "others"},
     "the matrix is right. The eigenvalue 1 of the mean itself is left out": {"[:-1]": ""},
+    "is it computed in float64?": {"1 - others.abs().max().item()": "float(1 - others.float().abs().max())"},
     "the matrix is right, and its gap is": {"others.abs().max()": "others.abs().mean()"},
 }
 

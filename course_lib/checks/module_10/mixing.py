@@ -20,7 +20,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.verify.equality import close
 from course_lib.verify.numbers import number_of
 
-_DECIMALS = 9  # of a gap
+_DECIMALS, _OF_FLOAT32 = 9, 1e-6  # of a gap
 Graph = Literal["ring", "star", "drawn", "two sides", "two rings"]
 
 
@@ -100,8 +100,11 @@ def _judge(asked: _Neighbours, found: Mapping[str, Tensor] | str) -> str | None:
     want, gap = _mixing(asked.neighbours)
     if reason := _wrong_matrix(asked, found["matrix"], want):
         return reason
-    if asked.gap and not math.isclose(found["gap"].item(), gap, abs_tol=10**-_DECIMALS):
-        return f"the matrix is right, and its gap is {gap:.6g}, not {found['gap'].item():.6g}"
+    if asked.gap and not math.isclose(given := found["gap"].item(), gap, abs_tol=10**-_DECIMALS):
+        right = round(gap, _DECIMALS)  # 0 comes out as 1e-16 or so
+        if math.isclose(given, gap, abs_tol=_OF_FLOAT32):
+            return f"the matrix is right, and its gap is {right:.9f}, not {given:.9f}: is it computed in float64?"
+        return f"the matrix is right, and its gap is {right:.6g}, not {given:.6g}"
     return None
 
 
@@ -208,7 +211,7 @@ _MIXING = asked_exercise(
                 Linked(graph="two rings", ranks=6, gap=True),
                 Linked(graph="drawn", ranks=9, gap=True),
             ),
-            praise="the gap says how much of a disagreement a step takes away, and 0 where two parts never meet",
+            praise="the gap is what a step takes of the slowest disagreement, and 0 where two parts never meet",
         ),
     },
     hints=(
