@@ -455,6 +455,25 @@ score()
 #
 # Each part can be read alone, once the cells above have run, and you can skip all of them.
 #
+# ## The same loss, for how many bytes?
+#
+# In the lesson DiLoCo met four times. Here it has six meetings in 300 steps, and we ask after how many steps data parallelism has the same loss.
+
+# %% varies="hundreds of steps of rounding differ between processors"
+ways = {"data parallel": ((replicate(),), {"dp": 4})}
+ways["DiLoCo"] = ((replicate(), local(50, Nesterov(0.7, 0.5))), {"across": 2, "dp": 2})
+reached = {
+    name: dict(zip(range(0, 301, 10), losses_of(apply, 301, **degrees), strict=True))
+    for name, (apply, degrees) in ways.items()
+}
+goal = reached["DiLoCo"][300]
+steps = less.steps_to(reached["data parallel"], goal)
+print(f"loss {goal:.2f}: DiLoCo after 300 steps and 6 meetings, data parallel after {steps:.0f} steps")
+print(f"{steps / 6:.0f} times fewer bytes between the houses, and {300 / steps:.2f} times the steps")
+
+# %% [markdown]
+# A step of data parallelism sends one gradient through the line, and a meeting one copy of the weights, which are as many bytes. DiLoCo's authors report no more steps at all, with hundreds of meetings and a model that was trained before. At our size that does not come out.
+#
 # ## Late: a gradient of some steps ago
 #
 # Nobody waits, and whoever is done takes a step with the gradient that it has. By then the weights have moved. With a **staleness** of τ steps, on a bowl of curvature $h$, a step is $x_{t+1} = x_t - r h x_{t-\tau}$. It is stable only while $r h < 2 \sin\frac{\pi}{2(2\tau + 1)}$, which is about π/(2τ + 1): who is much later has to be as much slower.
