@@ -15,6 +15,7 @@ from course_lib.less import top_k
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training import Nesterov, Trainer, fully_shard, gossip, local, replicate
+from course_lib.training.gossip_technique import TRACKER
 from course_lib.verify import museum
 from course_lib.verify.identities import NotHeld, climb_identities, identities_of
 
@@ -73,3 +74,29 @@ def test_one_copy_crosses_the_wire_between_two_clusters(apply, one_copy):
 
     one, two = steps(1), steps(2)
     assert [b - a for a, b in zip(one, two, strict=True)] == [one_copy, one_copy]
+
+
+def test_what_is_frozen_is_no_mean_of_copies():
+    """A third of three equal numbers need not be one of them."""
+
+    def run():
+        trainer = Trainer(Toy(frozen=True).double(), TrainConfig(), mesh=make_mesh(dp=3), apply=(local(5),))
+        trainer.step(EVEN.batch(0))
+        return trainer.parameters()["inner.weight"], trainer.local.parameters["inner.weight"].detach()
+
+    assert all(torch.equal(told, own) for told, own in run_ranks(run, 3))
+
+
+def test_a_tracker_takes_one_step_for_each_update_however_many_backwards_came_before():
+    def run():
+        config = TrainConfig()
+        trainer = Trainer(Toy().double(), config, mesh=make_mesh(dp=2), apply=(gossip("ring", track=True),))
+        for step in (0, 1):
+            trainer.compute_gradients(EVEN.batch(step))
+        added = {name: gradient.flatten().clone() for name, gradient in trainer.local.gradients().items()}
+        trainer.update()
+        return added, dict(trainer.apart.memory.kinds[TRACKER])
+
+    for added, trackers in run_ranks(run, 2):
+        assert added.keys() == trackers.keys()
+        assert all(torch.equal(added[name], trackers[name]) for name in added)
