@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import cache
 from itertools import takewhile
 from math import ceil
@@ -42,19 +43,27 @@ def words(text: str) -> list[str]:
 
 def core_minutes(source: Path) -> float:
     """Minutes of all that comes before the deeper parts: to read, to run each code cell, to think of a number."""
-    return sum(map(cell_minutes, takewhile(lambda cell: not cell.source.startswith(DEEPER), cells(source))))
+    return float(_core_minutes(source))
 
 
-def cell_minutes(cell: Any) -> float:
-    """Minutes of one cell: its words, or one to run it and two more for each number that is to be thought of."""
+def _core_minutes(source: Path) -> Fraction:
+    core = takewhile(lambda cell: not cell.source.startswith(DEEPER), cells(source))
+    return sum(map(cell_minutes, core), start=Fraction())
+
+
+def cell_minutes(cell: Any) -> Fraction:
+    """Minutes of one cell: its words, or one to run it and two more for each number that is to be thought of.
+
+    Exact, since a lesson of fifty minutes must not be told as one of more by the rounding of a sum.
+    """
     if cell.cell_type == "markdown":
-        return len(words(cell.source)) / _WORDS_A_MINUTE
-    return 1 + 2 * len(_PREDICTION.findall(cell.source))
+        return Fraction(len(words(cell.source)), _WORDS_A_MINUTE)
+    return Fraction(1 + 2 * len(_PREDICTION.findall(cell.source)))
 
 
 def told_minutes(source: Path) -> int:
     """The same as one tells it: the next five minutes."""
-    return _ROUND_MINUTES * ceil(core_minutes(source) / _ROUND_MINUTES)
+    return _ROUND_MINUTES * ceil(_core_minutes(source) / _ROUND_MINUTES)
 
 
 def title(source: Path) -> str:

@@ -31,7 +31,7 @@ class Section:
     @property
     def minutes(self) -> float:
         """To read it, to run each of its code cells, and to think of its numbers."""
-        return sum(map(cell_minutes, self.cells))
+        return float(sum(map(cell_minutes, self.cells)))
 
 
 def sections(source: Path) -> list[Section]:

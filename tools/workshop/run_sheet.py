@@ -50,7 +50,7 @@ def lines_of(part: Part, titles: Mapping[str, list[str]]) -> Iterator[Line]:
         yield from (Line("slide", title, n) for title, (_, n) in zip(shown, part.shown, strict=True))
     for section in part.chosen:
         for cell in section.cells:
-            yield Line(_doing(cell), _named(cell, section.name), cell_minutes(cell))
+            yield Line(_doing(cell), _named(cell, section.name), float(cell_minutes(cell)))
 
 
 def clock(minutes: float) -> str:
