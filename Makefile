@@ -51,6 +51,8 @@ trace: setup-dev  ## trace FSDP x TP of 8B and 70B on up to 1,024 ranks that do 
 gpu: setup-dev  ## measure Llama 1B and 8B on this machine's GPU, climb the ladder, run all lessons there (TORCH=… for CUDA)
 	@$(DEVELOPER) -m tools.gpu_checks
 	@$(DEVELOPER) -m tools.gpu_lessons
+	@$(DEVELOPER) -m tools.gpu_savers
+	@$(DEVELOPER) -m tools.gpu_cluster
 
 wild: setup-dev  ## catch the bugs of old releases of real libraries, each in an environment of its own (ONLY=NAME)
 	@$(DEVELOPER) -m tools.wild --only=$(ONLY)

@@ -7,10 +7,11 @@ The ladder climbs in float64 over NCCL with one rank, gradients in bf16 are held
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -121,8 +122,8 @@ def limits() -> Iterator[dict[str, Any]]:
         yield row
 
 
-def machine() -> dict[str, Any]:
-    """What was measured on."""
+def machine(command: str) -> dict[str, Any]:
+    """What was measured on, and by what."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "device": torch.cuda.get_device_name(0),
@@ -130,7 +131,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "command": "python -m tools.gpu_checks",
+        "command": command,
     }
 
 
@@ -143,21 +144,31 @@ def text(facts: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Write the file anew after each row."""
+def measured_on_a_gpu(what: str) -> None:
+    """Raises: SystemExit in one line where there is none."""
     if not torch.cuda.is_available():
         way_out = "start it where `nvidia-smi` shows one, with a PyTorch that was built for CUDA"
-        raise SystemExit(four_parts("make gpu", "PyTorch sees no GPU", "what is measured here is one", way_out))
-    facts = machine()
-    file = FOLDER / f"{facts['date']}-{facts['device'].lower().replace(' ', '-')}.yaml"
-    FOLDER.mkdir(exist_ok=True)
+        raise SystemExit(four_parts(what, "PyTorch sees no GPU", "what is measured here is one", way_out))
+
+
+def write(folder: Path, facts: dict[str, Any], made: Mapping[str, Callable[[], Iterator[dict[str, Any]]]]) -> None:
+    """Make the tables, and write the file anew after each row."""
+    file = folder / f"{facts['date']}-{facts['device'].lower().replace(' ', '-')}.yaml"
+    folder.mkdir(exist_ok=True)
     tables: dict[str, list[dict[str, Any]]] = {}
-    for name, rows in {"ladder": ladder, "rounding": rounded, "steps": steps, "limits": limits}.items():
+    for name, rows in made.items():
         tables[name] = []
         for row in rows():
             tables[name].append(row)
             file.write_text(text(facts, tables))
     print(file.read_text())
+
+
+def main() -> None:
+    """Write the file of this machine."""
+    measured_on_a_gpu("make gpu")
+    tables = {"ladder": ladder, "rounding": rounded, "steps": steps, "limits": limits}
+    write(FOLDER, machine("python -m tools.gpu_checks"), tables)
 
 
 if __name__ == "__main__":

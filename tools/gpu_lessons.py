@@ -1,6 +1,6 @@
 """`make gpu`, its second half: every lesson and three sets of exercises, with the switch at `cpu` and at `cuda`.
 
-What a GPU changes shows in cells: a tensor that lies elsewhere, a message that takes another way. So all nine lessons
+What a GPU changes shows in cells: a tensor that lies elsewhere, a message that takes another way. So all lessons
 run, and the solutions of the exercises on collectives, data parallelism and sharding, as a learner would run them.
 The outcome is a dated file beside `tests/gpu/README.md`. Without a GPU nothing runs, and one line says so, with exit
 status 1: a check that was left out must not look like one that passed. `--pretend 4` runs the same with GPUs that are
@@ -14,10 +14,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ RESULTS = ROOT / "tests/gpu/results"
 EXERCISES = ("02", "03", "06")
 GPUS = "COURSE_PRETENDED_GPUS"  # as `tools.pretended` reads it on the ranks
 LIMIT_S = 300
+CORES = 2  # for each notebook that runs beside others: its four ranks wait for each other half of the time
 PRELOAD = f"""
 from course_lib.ranks import run_ranks, server
 
@@ -155,19 +158,27 @@ def main() -> int:
     parser.add_argument("--switch", choices=switch.KINDS, action="append", help="run this one alone")
     asked = parser.parse_args()
     gpus, name = _gpus(asked.pretend)
+    under = partial(under_each_switch, kinds=asked.switch or switch.KINDS, pretended=asked.pretend)
     outcomes: list[Outcome] = []
-    for title, folder, notebook in sources(asked.only):
-        runs: list[Outcome] = []
-        for kind in asked.switch or switch.KINDS:
-            outcome = execute(title, folder, deepcopy(notebook), kind, asked.pretend)
-            outcome = compared(runs[0], outcome) if runs else outcome
-            runs.append(outcome)
-            print("\n  ".join([outcome.row, *outcome.failures]), flush=True)
-        outcomes += runs
-        if not asked.only:
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            (RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}.md").write_text(text(outcomes, gpus))
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES)) as side_by_side:
+        for runs in side_by_side.map(under, sources(asked.only)):
+            outcomes += runs
+            if not asked.only:
+                RESULTS.mkdir(parents=True, exist_ok=True)
+                (RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}.md").write_text(text(outcomes, gpus))
     return int(any(one.failures for one in outcomes))
+
+
+def under_each_switch(one: tuple[str, Path, Any], kinds: Sequence[str], pretended: int | None) -> list[Outcome]:
+    """A notebook's runs, one after the other; each is told as soon as it has ended."""
+    name, folder, notebook = one
+    runs: list[Outcome] = []
+    for kind in kinds:
+        outcome = execute(name, folder, deepcopy(notebook), kind, pretended)
+        outcome = compared(runs[0], outcome) if runs else outcome
+        runs.append(outcome)
+        print("\n  ".join([outcome.row, *outcome.failures]), flush=True)
+    return runs
 
 
 def _gpus(pretended: int | None) -> tuple[str, str]:

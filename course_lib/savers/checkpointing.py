@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.errors import four_parts
 from course_lib.savers.kept_results import OPERATORS, Keep
-from course_lib.savers.one_call import LayerCall, anew, kept
+from course_lib.savers.one_call import Kept, LayerCall, anew
 
 _AS_IT_IS: AbstractContextManager[object] = nullcontext()
 
@@ -86,7 +86,7 @@ class _Pass:
         call = LayerCall(layer, others, named, OPERATORS[self.stretch.keep])
         if not self.calls:  # later layers' inputs come from the ones before them
             with self.stretch.stored:
-                self.input = kept([x])
+                self.input = Kept([x])
         self.calls.append(call)
         with saved_tensors_hooks(self._empty, self._open), call.first_time(x.device):
             return plain(x, *others, **named)

@@ -49,7 +49,9 @@ class LoRALinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.base(x)
-        low = F.linear(x.to(self.A.dtype), self.A)  # (..., r)
+        if not torch.is_autocast_enabled(x.device.type):  # which takes x as it is, and so keeps no second copy of it
+            x = x.to(self.A.dtype)
+        low = F.linear(x, self.A)  # (..., r)
         low = self.crossing(low)
         return (y + F.linear(low, self.B) * self.scale).to(y.dtype)
 

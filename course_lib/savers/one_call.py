@@ -24,7 +24,7 @@ class LayerCall:
         self, layer: nn.Module, others: Sequence[Tensor | None], named: dict[str, Any], operators: Set[Any]
     ) -> None:
         self.layer, self.named = layer, named
-        self.others = kept(others)
+        self.others = Kept(others)
         self.results = KeptResults(operators)
         self.random: list[Tensor] = []  # states, if numbers are drawn
         self.modes = _get_current_function_mode_stack()  # as the one that defers gradients in a pipeline
@@ -75,9 +75,20 @@ class _Keeper(torch.autograd.Function):
         return torch.empty(0)
 
 
-def kept(tensors: Sequence[Tensor | None]) -> Any:
-    """Keep tensors as autograd keeps those that backward reads: they are the result's `saved_tensors`."""
-    return _Keeper.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
+class Kept:
+    """Tensors, kept as autograd keeps those that backward reads: where it may spread them out, or put them elsewhere.
+
+    The node lives as long as its result does, which is why that is held. (PyTorch before 2.13 frees what it has saved.)
+    """
+
+    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+        self.result = _Keeper.apply(torch.empty(0, requires_grad=True), *tensors)
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """In their order; None stays None."""
+        found: tuple[Any, ...] = self.result.grad_fn.saved_tensors
+        return found
 
 
 def anew(tensors: Sequence[Any]) -> list[Any]:

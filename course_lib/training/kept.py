@@ -113,10 +113,10 @@ class Apart:
         base, rank = kind.split("@")
         return self._has_own(base) and int(rank) in self._sources(_count(base, there))
 
-    def read(self, parts: Mapping[str, Mapping[str, Tensor]]) -> Parts:
+    def read(self, parts: Mapping[str, Mapping[str, Tensor]], here: Mapping[str, Tensor]) -> Parts:
         """What one device would read, as this rank has it; what techniques keep, they have from here on.
 
-        `parts` has of each parameter the kinds that this rank asks for.
+        `parts` has of each parameter the kinds that this rank asks for; what is kept lies where `here` its weight lies.
         """
         for kept in self.memory.kinds.values():
             kept.clear()
@@ -126,7 +126,7 @@ class Apart:
             chosen = {base: self._chosen(base, kinds) for base in bases}
             for base, x in chosen.items():
                 if base.startswith(_KEPT) and x is not None:
-                    self._keep(base.removeprefix(_KEPT), name, x)
+                    self._keep(base.removeprefix(_KEPT), name, x.to(here[name].device))
             found[name] = {base: x for base, x in chosen.items() if x is not None and not base.startswith(_KEPT)}
         return found
 

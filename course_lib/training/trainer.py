@@ -224,8 +224,9 @@ class Trainer:
     @torch.no_grad()
     def take(self, parts: Mapping[str, Mapping[str, Tensor]], options: dict[str, Any]) -> None:
         """Go on from what `parts` gave, here or where the model lay alike; `options` are the optimizer's."""
-        local, parts = self.local, self.apart.read(parts)
+        local = self.local
         here = {**local.parameters, **local.buffers}
+        parts = self.apart.read(parts, here)
         for name, x in here.items():
             if name in self.saved:
                 own_part(x).copy_(parts[name][""])

@@ -82,6 +82,10 @@ class GpuTensor(Tensor):
 
     __array__ = numpy
 
+    def __getitem__(self, place: Any) -> Tensor:
+        """A list of places stays in main memory, where CUDA takes it from too."""
+        return super().__getitem__(_places(place))
+
     def new_tensor(self, data: Any, **options: Any) -> Tensor:
         """Beside this one."""
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **options})
@@ -112,6 +116,13 @@ class GpuTensor(Tensor):
 
 
 GpuTensor.__name__ = "Tensor"  # errors name it
+
+
+def _places(given: Any) -> Any:
+    """Each list among them as a tensor."""
+    if isinstance(given, tuple):
+        return tuple(map(_places, given))
+    return torch.tensor(given, device="cpu") if isinstance(given, list) else given
 
 
 def on_gpu(device: torch.device | str | int | None) -> bool:

@@ -1,0 +1,45 @@
+"""`make gpu`, its third part: the bill of one GPU, saver by saver, by the formula and as the GPU pays it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from course_lib.config import load_model
+from course_lib.costs.model.adapters import Adapters
+from course_lib.costs.sweep.recipes import Recipe
+from course_lib.gauges.savers_on_gpu import bytes_at_loss, pay
+from course_lib.units import GB
+from tools.gpu_checks import machine, measured_on_a_gpu, write
+from tools.paths import ROOT
+
+FOLDER = ROOT / "course_lib/presets/gpu_savers"
+LORA = Adapters(rank=16)
+RECIPES = {
+    "all weights": Recipe(),
+    "all weights, recomputed": Recipe(recompute=True),
+    "all weights, recomputed, loss in 16 pieces": Recipe(recompute=True, pieces=16),
+    "LoRA": Recipe(adapters=LORA),
+    "LoRA, recomputed": Recipe(adapters=LORA, recompute=True),
+    "LoRA beside codes, recomputed": Recipe(adapters=LORA, nf4=True, recompute=True),
+    "LoRA beside codes, recomputed, loss in 16 pieces": Recipe(adapters=LORA, nf4=True, recompute=True, pieces=16),
+}
+SIZES = [("llama3_2_1b", 2048), ("llama3_2_1b", 8192), ("llama3_1_8b", 2048), ("llama3_1_8b", 32768)]
+
+
+def savers() -> Iterator[dict[str, Any]]:
+    """A row for each model, length and recipe."""
+    for model, sequence in SIZES:
+        config = load_model(model)
+        for name, recipe in RECIPES.items():
+            found = pay(config, recipe, sequence=sequence)
+            due = bytes_at_loss(config, recipe, sequence=sequence)
+            row = {"model": model, "sequence": sequence, "recipe": name, "formula": due}
+            row |= {"loss": None, "peak": None, "seconds": None} if found is None else vars(found)
+            print(f"{model} {sequence} {name}: {due / GB:.2f} GB,", found, flush=True)
+            yield row
+
+
+if __name__ == "__main__":
+    measured_on_a_gpu("gpu_savers")
+    write(FOLDER, machine("python -m tools.gpu_savers"), {"savers": savers})
