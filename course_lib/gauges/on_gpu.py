@@ -78,7 +78,7 @@ def measure(case: FsdpCase) -> Measured | None:
 
     Cost: half a minute, most of it to start.
     """
-    return in_new_process(_measure, case)
+    return _in_new_process(_measure, case)
 
 
 def _measure(case: FsdpCase) -> Measured | None:
@@ -101,7 +101,7 @@ def _measure(case: FsdpCase) -> Measured | None:
 
 def room() -> int:
     """Bytes of the first GPU that tensors may fill, beside what CUDA, NCCL and cuBLAS take of it."""
-    return in_new_process(_room)
+    return _in_new_process(_room)
 
 
 def _room() -> int:
@@ -116,29 +116,22 @@ def _allocated() -> int:
     return torch.cuda.memory_allocated()
 
 
-def in_new_process(work: Callable[..., T], *given: Any) -> T:
+def _in_new_process(work: Callable[..., T], *given: Any) -> T:
     """What `work` returns where nothing has touched the GPU before."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
         return process.submit(work, *given).result()
 
 
 @contextmanager
-def without_gaps() -> Iterator[None]:
-    """The first GPU for a process that has not touched it yet, under an allocator that leaves no gaps."""
-    os.environ.update(_GAPS)
-    torch.cuda.set_device(0)
-    yield
-
-
-@contextmanager
 def _alone_over_nccl() -> Iterator[DeviceMesh]:
     """This process as the only rank of a mesh ("dp", "tp")."""
-    with without_gaps():
-        dist.init_process_group("nccl", rank=0, world_size=1, store=HashStore())
-        try:
-            yield make_mesh(dp=1, tp=1)
-        finally:
-            dist.destroy_process_group()
+    os.environ.update(_GAPS)
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl", rank=0, world_size=1, store=HashStore())
+    try:
+        yield make_mesh(dp=1, tp=1)
+    finally:
+        dist.destroy_process_group()
 
 
 def rounding(config: ModelConfig) -> dict[str, list[Rounding]]:
@@ -146,7 +139,7 @@ def rounding(config: ModelConfig) -> dict[str, list[Rounding]]:
 
     The same weights throughout, which bf16 can hold, on one sequence.
     """
-    return in_new_process(_rounding, config)
+    return _in_new_process(_rounding, config)
 
 
 def _rounding(config: ModelConfig) -> dict[str, list[Rounding]]:

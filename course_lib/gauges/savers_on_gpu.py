@@ -6,19 +6,20 @@ gradients, the optimizer's states, and what backward waits for.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib import presets
 from course_lib.config import ModelConfig
 from course_lib.costs.sweep.recipes import Recipe, recipe_memory
-from course_lib.gauges.on_gpu import in_new_process, without_gaps
 from course_lib.models.decoder import Decoder
 from course_lib.savers.checkpointing import checkpoint_layers
 from course_lib.savers.chunked_loss import ChunkedLoss
@@ -26,64 +27,96 @@ from course_lib.savers.lora import add_lora
 from course_lib.savers.quantised_linear import quantise
 from course_lib.savers.rounding import Bf16Weights
 
-STEPS = 3  # that are timed, after one in which the optimizer's states come
+_FP32 = 4
+STEPS = 2  # that are timed, after one in which the optimizer's states come
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """Bytes that torch had allocated, and seconds for forward and backward of one micro-batch, the median."""
+    """Bytes of tensors, and seconds for forward and backward of one micro-batch, the median."""
 
     loss: int  # when the second micro-batch's loss is there
     peak: int
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paid:
+    """A bill that `make gpu` wrote down, and what the formula says of that instant."""
+
+    model: str
+    sequence: int
+    recipe: str
+    formula: int
+    found: Bill
+
+    @property
+    def off(self) -> float:
+        """How much more was measured, as a share."""
+        return self.found.loss / self.formula - 1
+
+
+def recorded(name: str | None = None) -> tuple[Paid, ...]:
+    """The bills of a result file, by default the newest's, of what fitted."""
+    name = name or presets.names("gpu_savers")[-1]
+    return tuple(_paid(**row) for row in presets.read("gpu_savers", name)["savers"] if row["loss"])
+
+
+def _paid(model: str, sequence: int, recipe: str, formula: int, **found: Any) -> Paid:
+    return Paid(model=model, sequence=sequence, recipe=recipe, formula=formula, found=Bill(**found))
+
+
 def bytes_at_loss(config: ModelConfig, recipe: Recipe, *, sequence: int) -> int:
-    """The formula's bytes when forward has ended: backward has not begun, so no layer is there a second time."""
+    """The formula's bytes when forward has ended.
+
+    Backward has not begun, so no layer is there a second time, and no piece of the loss.
+    """
     found = recipe_memory(config, recipe, sequence=sequence).total
+    if recipe.pieces > 1:
+        found -= _FP32 * sequence * config.vocab_size // recipe.pieces
     if recipe.recompute:
-        found -= (
-            recipe_memory(config, replace(recipe, recompute=False), sequence=sequence).activations // config.n_layers
-        )
+        everything = recipe_memory(config, replace(recipe, recompute=False), sequence=sequence)
+        found -= everything.activations // config.n_layers
     return found
 
 
 def pay(config: ModelConfig, recipe: Recipe, *, sequence: int) -> Bill | None:
-    """Train so for some steps in a new process on the first GPU; None if its memory does not suffice."""
-    return in_new_process(_pay, config, recipe, sequence)
+    """Train so for some steps on the first GPU; None if its memory does not suffice."""
+    before = _without_tensors()
+    try:
+        found = _measured(_Training(config, recipe, sequence))
+    except torch.cuda.OutOfMemoryError:
+        return None
+    return replace(found, loss=found.loss - before, peak=found.peak - before)
 
 
-def _pay(config: ModelConfig, recipe: Recipe, sequence: int) -> Bill | None:
-    with without_gaps():
-        try:
-            return _measured(_Training(config, recipe, sequence))
-        except torch.cuda.OutOfMemoryError:
-            return None
+def _without_tensors() -> int:
+    """Bytes that PyTorch counts before the first tensor: rooms to work in, which cuBLAS takes at its first product."""
+    x = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
+    F.linear(x, x, x[0])  # a product with a bias has a room of its own
+    del x
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_allocated()
 
 
 def _measured(training: _Training) -> Bill:
     training.forward().backward()
     training.update()
-    at_loss, seconds = 0, list[float]()
+    at_loss, peak, seconds = 0, 0, list[float]()
     for _ in range(STEPS):
         torch.cuda.reset_peak_memory_stats()
         training.forward().backward()
-        with _timed(seconds):
-            loss = training.forward()
-            at_loss = torch.cuda.memory_allocated()
-            loss.backward()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        loss = training.forward()
+        at_loss = torch.cuda.memory_allocated()
+        loss.backward()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
         peak = torch.cuda.max_memory_allocated()  # the optimizer's own copies of gradients are no part of the bill
         training.update()
     return Bill(loss=at_loss, peak=peak, seconds=median(seconds))
-
-
-@contextmanager
-def _timed(into: list[float]) -> Iterator[None]:
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    yield
-    torch.cuda.synchronize()
-    into.append(time.perf_counter() - began)
 
 
 class _Training:

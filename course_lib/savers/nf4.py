@@ -80,7 +80,7 @@ def encode_nf4(weight: Tensor, *, double: bool = True) -> NF4:
     packed = codes[::2] << 4 | codes[1::2]
     if not double:
         return NF4(codes=packed, scales=scales, shape=weight.shape)
-    mean = scales.mean().view(1)
+    mean = scales.double().mean().float().view(1)  # in double the order of the sum, a device's own, leaves no trace
     small, of_scales = encode(scales - mean, _on(dynamic_levels(signed=True), weight), SCALES_BLOCK)
     return NF4(codes=packed, scales=small, of_scales=of_scales, mean=mean, shape=weight.shape)
 

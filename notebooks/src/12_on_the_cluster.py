@@ -183,7 +183,7 @@ print("by their signal: ", [own_lines(log_of(rank, "stderr"))[:1] for rank in ra
 page = urlopen(f"http://localhost:{port}/stacks").read().decode()
 print("debug server:    ", [own_lines(part)[:1] for part in page.split("Rank ")[1:5]])
 
-py_spy = next(file.locate() for file in files("py-spy") if file.name.startswith("py-spy"))
+py_spy = next(file.locate() for file in files("py-spy") if file.stem == "py-spy")
 plain = {**os.environ, "CLICOLOR_FORCE": "0"}
 looks = [[py_spy, "dump", "--pid", str(pid)] for pid in pids]
 seen = [subprocess.run(look, env=plain, capture_output=True, text=True) for look in looks]
@@ -531,6 +531,6 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 #
 # ## On GPUs, over NCCL
 #
-# Three things change. NCCL's watchdog writes the flight recorder when a call has timed out, if `TORCH_NCCL_DUMP_ON_TIMEOUT` lets it, into files whose name begins as `TORCH_FR_DUMP_TEMP_FILE` says. `TORCH_FR_BUFFER_SIZE` says how many calls it holds. Its entries have a `state` that tells calls that were scheduled from those that have started, which gloo's do not. And in the profiler FSDP's gathers lie on a stream of their own, so you can see whether they are hidden. None of this ran for this page.
+# Three things change. NCCL's watchdog writes the flight recorder when a call has timed out, if `TORCH_NCCL_DUMP_ON_TIMEOUT` lets it, into files whose name begins as `TORCH_FR_DUMP_TEMP_FILE` says. `TORCH_FR_BUFFER_SIZE` says how many calls it holds. Its entries have a `state` that tells calls that were scheduled from those that have started, which gloo's do not. On one H200 (29 November 2026, `make gpu`) a call behind a GPU that was busy for a minute was `scheduled`, the three before it `completed`, and our reader named its line. And in the profiler FSDP's gathers lie on a stream of their own, so you can see whether they are hidden; that has not run for this page.
 #
 # References: [nccl-tests, on bus bandwidth](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md); [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).

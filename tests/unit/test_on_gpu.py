@@ -12,9 +12,9 @@ from course_lib.config import load_model
 from course_lib.costs.model.longest_sequence import Room, longest_sequence
 from course_lib.costs.model.step_memory import peak
 from course_lib.costs.model.two_axes import TwoAxes, two_axes_moments
-from course_lib.gauges import on_gpu
+from course_lib.gauges import on_gpu, savers_on_gpu
 from course_lib.units import MiB
-from tools import gpu_checks
+from tools import gpu_checks, gpu_savers
 
 CUBLAS = 64 * MiB  # two workspaces, which PyTorch allocates as it does tensors
 SMALL = MiB // 2  # tokens, angles, Adam's counters, and what is rounded up to 512 bytes
@@ -52,6 +52,16 @@ def test_every_technique_climbed_the_ladder_over_nccl_and_rounding_explains_bf16
     assert {row["technique"] for row in written["ladder"]} == set(gpu_checks.TECHNIQUES)
     assert max(row["deviation"] for row in written["ladder"]) <= 1e-12
     assert all(row["sound"] == row["tensors"] for row in written["rounding"])
+
+
+@pytest.mark.parametrize("name", presets.names("gpu_savers"))
+def test_a_bill_that_was_paid_is_the_formula_s(name):
+    paid = savers_on_gpu.recorded(name)
+    assert len(paid) == 19  # recipes that fit, of two models and three lengths
+    for one in paid:
+        recipe = gpu_savers.RECIPES[one.recipe]
+        due = savers_on_gpu.bytes_at_loss(load_model(one.model), recipe, sequence=one.sequence)
+        assert due == one.formula and abs(one.off) < 0.006 and one.found.peak > one.found.loss
 
 
 def test_a_file_says_when_and_on_what_it_was_measured(written):
