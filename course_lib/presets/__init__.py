@@ -9,7 +9,7 @@ import yaml
 
 from course_lib.errors import four_parts
 
-Kind = Literal["model", "tiny", "device", "cluster", "job", "trace", "gpu", "wild"]
+Kind = Literal["model", "tiny", "device", "cluster", "job", "trace", "gpu", "gpu_savers", "wild"]
 _HERE = Path(__file__).parent
 
 
