@@ -123,7 +123,7 @@ def lessons() -> list[str]:
 
 def without_torch() -> list[str]:
     """The unit tests of what stands below torch: all of the library that they load has no file which imports it."""
-    tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/unit").glob("test_*.py"))]
+    tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/unit").rglob("test_*.py"))]
     seen = [test for test in tests if "sys.path" not in (ROOT / test).read_text()]  # who changes it may load anything
     return [test for test in seen if _stands_below_torch(reached(ROOT, test))]
 

@@ -204,7 +204,8 @@ def nearness(copy: Path, test: str, file: str) -> tuple[int, int, int]:
     package, name = Path(file).parts[1], Path(file).stem
     about = "exercises" if package == "checks" else package
     named = 0 if name in test else 1 if about in test.rpartition("/")[2] else 2
-    return named, distance(copy, test, file), TESTS.index(test.rpartition("/")[0])
+    kind = next(place for place, folder in enumerate(TESTS) if test.startswith(folder))
+    return named, distance(copy, test, file), kind
 
 
 def distance(copy: Path, test: str, file: str) -> int:

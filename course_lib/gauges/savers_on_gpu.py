@@ -1,4 +1,4 @@
-"""The bill of one GPU, recipe by recipe, as a GPU pays it: held against `costs.sweep.recipes`.
+"""The bill of one GPU, saver by saver, as a GPU pays it; `tools.gpu_savers` holds it against `costs.sweep.recipes`.
 
 Two micro-batches make one step, so that at the second one's loss everything is there at once: weights, the first one's
 gradients, the optimizer's states, and what backward waits for.
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from course_lib import presets
 from course_lib.config import ModelConfig
-from course_lib.costs.sweep.recipes import Recipe, recipe_memory
 from course_lib.models.decoder import Decoder
 from course_lib.savers.checkpointing import checkpoint_layers
 from course_lib.savers.chunked_loss import ChunkedLoss
@@ -27,8 +26,17 @@ from course_lib.savers.lora import add_lora
 from course_lib.savers.quantised_linear import quantise
 from course_lib.savers.rounding import Bf16Weights
 
-_FP32 = 4
 STEPS = 2  # that are timed, after one in which the optimizer's states come
+
+
+@dataclass(frozen=True, kw_only=True)
+class Savers:
+    """Which bytes are refused; as it stands here, none."""
+
+    rank: int | None = None  # of LoRA's matrices; None: all weights are trained
+    codes: bool = False  # whether the frozen maps lie in NF4
+    recompute: bool = False  # every layer, from its input
+    pieces: int = 1  # of the loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,25 +74,11 @@ def _paid(model: str, sequence: int, recipe: str, formula: int, **found: Any) ->
     return Paid(model=model, sequence=sequence, recipe=recipe, formula=formula, found=Bill(**found))
 
 
-def bytes_at_loss(config: ModelConfig, recipe: Recipe, *, sequence: int) -> int:
-    """The formula's bytes when forward has ended.
-
-    Backward has not begun, so no layer is there a second time, and no piece of the loss.
-    """
-    found = recipe_memory(config, recipe, sequence=sequence).total
-    if recipe.pieces > 1:
-        found -= _FP32 * sequence * config.vocab_size // recipe.pieces
-    if recipe.recompute:
-        everything = recipe_memory(config, replace(recipe, recompute=False), sequence=sequence)
-        found -= everything.activations // config.n_layers
-    return found
-
-
-def pay(config: ModelConfig, recipe: Recipe, *, sequence: int) -> Bill | None:
+def pay(config: ModelConfig, savers: Savers, *, sequence: int) -> Bill | None:
     """Train so for some steps on the first GPU; None if its memory does not suffice."""
     before = _without_tensors()
     try:
-        found = _measured(_Training(config, recipe, sequence))
+        found = _measured(_Training(config, savers, sequence))
     except torch.cuda.OutOfMemoryError:
         return None
     return replace(found, loss=found.loss - before, peak=found.peak - before)
@@ -120,24 +114,24 @@ def _measured(training: _Training) -> Bill:
 
 
 class _Training:
-    """A model in bf16 under a recipe, AdamW, and a micro-batch of one sequence."""
+    """A model in bf16, AdamW, and a micro-batch of one sequence."""
 
-    def __init__(self, config: ModelConfig, recipe: Recipe, sequence: int) -> None:
+    def __init__(self, config: ModelConfig, savers: Savers, sequence: int) -> None:
         with torch.device("cuda"):
             self.model: nn.Module = Decoder(config).to(torch.bfloat16)
             self.tokens = torch.arange(sequence)[None] % config.vocab_size
-        if recipe.nf4:
+        if savers.codes:
             quantise(self.model)
-        if recipe.adapters is not None and recipe.adapters.rank is not None:
-            add_lora(self.model, recipe.adapters.rank)
-        if recipe.recompute:
+        if savers.rank is not None:
+            add_lora(self.model, savers.rank)
+        if savers.recompute:
             checkpoint_layers(self.model.layers)
-        self.short = recipe.adapters is not None  # adapters are fp32, and compute in bf16 under autocast
+        self.short = savers.rank is not None  # adapters are fp32, and compute in bf16 under autocast
         self.loss: Callable[[Tensor, Tensor], Tensor] = _loss
-        if recipe.pieces > 1:
-            self.loss = ChunkedLoss(self.model.head, recipe.pieces, _loss)
+        if savers.pieces > 1:
+            self.loss = ChunkedLoss(self.model.head, savers.pieces, _loss)
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.rounded = Bf16Weights(trained, "master" if recipe.adapters is None else "nearest")
+        self.rounded = Bf16Weights(trained, "master" if savers.rank is None else "nearest")
         self.optimizer = torch.optim.AdamW(self.rounded.trained, fused=True)
 
     def forward(self) -> Tensor:

@@ -11,8 +11,11 @@ from torch import nn
 
 from course_lib import comm
 from course_lib.comm.call import backend_for
+from course_lib.less import top_k
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import RankError, devices, run_ranks, shutdown
+from course_lib.training import error_feedback, replicate
+from course_lib.verify.identities.trained import goes_on
 from tools.pretended import cuda
 
 GPUS = [0, 1, 2, 4, 8]
@@ -152,3 +155,9 @@ def test_a_model_of_transformers_is_the_same_on_a_gpu(machine, tmp_path):
     machine(2)
     for there in run_ranks(weights_of_a_llama, 2, tmp_path / "llama", device="cuda"):
         assert len(there) == len(here) and all(map(torch.equal, here, there))
+
+
+def test_what_a_lossy_average_keeps_lies_beside_its_weight_after_a_checkpoint(machine, monkeypatch):
+    machine(4)
+    monkeypatch.setenv("COURSE_LIB_DEVICE", "cuda")
+    assert goes_on((replicate(lossy=error_feedback(top_k(0.2))),)) == 0.0

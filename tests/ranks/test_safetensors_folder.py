@@ -12,8 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from sharded_models import TOKENS, VOCABULARY
-from test_sharded_tensor import GPT, LLAMA
-from test_tensor_transformers import theirs
 
 from course_lib.config import TrainConfig
 from course_lib.gauges.allocated import peak_bytes
@@ -31,6 +29,8 @@ from course_lib.training.tensor_technique import tensor
 from course_lib.training.torch_sharding import torch_fully_shard
 from course_lib.training.torch_techniques import torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
+from tests.ranks.module_05.test_tensor_transformers import theirs
+from tests.ranks.module_06.test_sharded_tensor import GPT, LLAMA
 
 PROMPT = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(3))
 BESIDE = "config.json", "model.safetensors.index.json", "checksums.json"

@@ -14,7 +14,6 @@ import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
-from test_train_command import weights
 
 from course_lib import comm
 from course_lib.cli import train_model, train_run
@@ -24,6 +23,7 @@ from course_lib.ranks import RankError, run_ranks
 from course_lib.training import checkpoint, step_folders
 from course_lib.training.batches import Batches
 from course_lib.training.checkpoint import FILE
+from tests.ranks.module_03.test_train_command import weights
 
 SMALL = ["steps=5", "batch=4", "sequence=16", "precision=fp32", "model=tiny_gpt"]
 TEXT = bytes(range(32, 127)) * 20

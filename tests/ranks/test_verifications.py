@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from sharded_models import TOKENS
-from test_sharded_tensor import KEEP, MODELS, alone, both
 
 from course_lib.config import TrainConfig
 from course_lib.parallel.table.mesh import make_mesh
@@ -19,6 +18,7 @@ from course_lib.training.trainer import Trainer
 from course_lib.verify.held import held_parts
 from course_lib.verify.outputs import compare_outputs
 from course_lib.verify.rounding import compare_rounding
+from tests.ranks.module_06.test_sharded_tensor import KEEP, MODELS, alone, both
 
 TWO_AXES = {"dp": 2, "tp": 2, "apply": (tensor(), fully_shard())}
 

@@ -134,7 +134,7 @@ def test_a_name_changes_with_what_it_imports():
 def test_of_the_course_a_change_selects_users_and_no_others():
     uses = Uses(ROOT)
     chosen = {test.partition("::")[0] for test in uses.tests_of([("course_lib/schedules/orders.py", "gpipe")])}
-    assert "tests/ranks/test_pipeline.py" in chosen and "tests/unit/test_schedules.py" in chosen
+    assert "tests/ranks/module_04/test_pipeline.py" in chosen and "tests/unit/module_04/test_schedules.py" in chosen
     assert "tests/ranks/test_comm_values.py" not in chosen
     every = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
     assert uses.tests_of([("tests/conftest.py", "pytest_collection")]) == every

@@ -96,7 +96,11 @@ def test_a_module_is_its_lesson_exercises_slides_and_tests():
 
 
 def test_a_change_brings_its_tests_and_what_it_edits():
-    tests = ["tests/ranks/test_pipeline.py", "tests/unit/test_stages.py", "tests/unit/test_style.py"]
+    tests = [
+        "tests/ranks/module_04/test_pipeline.py",
+        "tests/unit/module_04/test_stages.py",
+        "tests/unit/test_style.py",
+    ]
     chosen = {step.name: step for step in steps.of_change(["course_lib/parallel/pipelines/executor.py"], tests)}
     assert chosen["rank tests"].on == (tests[0],) and chosen["unit tests"].on == (tests[1],)
     assert "notebooks and solutions, strict" not in chosen and "stubs, mutants, grading" not in chosen
@@ -136,8 +140,11 @@ def test_a_selection_without_tests_of_its_own_passes(tmp_path, monkeypatch):
 
 
 def test_files_belong_to_modules_by_number_or_by_the_one_table():
-    assert module_of("tests/unit/test_viz_module_03.py") == "03"
-    assert module_of("tests/ranks/test_museum_pipeline.py") == "04" and module_of("tests/ranks/test_museum.py") == "03"
+    assert module_of("tests/unit/module_03/test_viz_module_03.py") == "03"
+    assert (
+        module_of("tests/ranks/module_04/test_museum_pipeline.py") == "04"
+        and module_of("tests/ranks/module_03/test_museum.py") == "03"
+    )
     assert module_of("tests/grading/test_exercises.py", "test_a_stub[02.10-values]") == "02"
     assert module_of("tests/grading/test_checks.py", "test_a_wrong_call[0.04-80.5 GB]") == "shared"
     assert module_of("notebooks/00_start_here.ipynb", "Cell 3") == "00"
@@ -145,7 +152,8 @@ def test_files_belong_to_modules_by_number_or_by_the_one_table():
 
 def test_seconds_are_read_from_pytest_s_report_and_the_slides_lines(tmp_path):
     report = tmp_path / "report.xml"
-    cases = '<testcase file="tests/ranks/test_pool.py" name="a" time="1.5"/><testcase file="x.py" name="b" time="0.5"/>'
+    cases = '<testcase file="tests/ranks/module_00/test_pool.py" name="a" time="1.5"/>'
+    cases += '<testcase file="x.py" name="b" time="0.5"/>'
     report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
     assert of_modules(report, "") == {"00": 1.5, "shared": 0.5}
     assert of_modules(tmp_path / "none.xml", "02_collectives: .html in 9.5 s\nother\n") == {"02": 9.5}

@@ -9,7 +9,6 @@ from math import prod
 import pytest
 import torch
 import transformers
-from test_presets_transformers import READ, part_of
 
 from course_lib import presets
 from course_lib.config import ParallelConfig, load_model, parse_model
@@ -26,6 +25,7 @@ from course_lib.costs import (
 from course_lib.costs.model.states import rank_parameters
 from course_lib.models.decoder import Decoder
 from course_lib.models.families import config_of
+from tests.unit.module_01.test_presets_transformers import READ, part_of
 
 # The numbers of each model's own config.json; those that change no count are left out. Then its size as published.
 SCALED = {

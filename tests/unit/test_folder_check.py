@@ -11,13 +11,13 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from test_bridge import LLAMA
 
 from course_lib.cli.main import main
 from course_lib.models.bridge import to_transformers
 from course_lib.models.decoder import Decoder
 from course_lib.training import folder_check
 from course_lib.training.folder_check import FILE, INDEX, check_weights
+from tests.unit.module_01.test_bridge import LLAMA
 
 SIZES = {
     "hidden_size": 32,

@@ -48,6 +48,6 @@ def test_the_tests_of_a_file_come_first_and_a_chapter_has_its_own():
     words, tests = ordered(ROOT, "course_lib/verify/causes.py")
     assert words == [] and tests[0] == "tests/unit/test_causes.py"
     _, tests = ordered(ROOT, "course_lib/parallel/tensors/dropout.py")
-    assert tests[0] == "tests/ranks/test_tensor_dropout.py"
+    assert tests[0] == "tests/ranks/module_05/test_tensor_dropout.py"
     words, tests = ordered(ROOT, "course_lib/checks/module_02/ring.py")
     assert words == ["--module=02,shared"] and "tests/grading/test_exercises.py" in tests

@@ -60,7 +60,7 @@ def test_a_bill_that_was_paid_is_the_formula_s(name):
     assert len(paid) == 19  # recipes that fit, of two models and three lengths
     for one in paid:
         recipe = gpu_savers.RECIPES[one.recipe]
-        due = savers_on_gpu.bytes_at_loss(load_model(one.model), recipe, sequence=one.sequence)
+        due = gpu_savers.bytes_at_loss(load_model(one.model), recipe, sequence=one.sequence)
         assert due == one.formula and abs(one.off) < 0.006 and one.found.peak > one.found.loss
 
 

@@ -13,10 +13,10 @@ from course_lib.sequence_cut import SequenceCut
 from course_lib.viz.ink import sheet
 from course_lib.viz.ink.canvas import WIDE, WIDTH, Canvas, text_width
 from course_lib.viz.ink.dark import with_dark_variant
+from tests.unit.module_03.test_viz_moving_ladder import FALLS
+from tests.unit.module_03.test_viz_moving_overlap import LAYERS, STEP
+from tests.unit.module_04.test_viz_moving_schedules import four_schedules
 from tests.unit.moving_svg import Film
-from tests.unit.test_viz_moving_ladder import FALLS
-from tests.unit.test_viz_moving_overlap import LAYERS, STEP
-from tests.unit.test_viz_moving_schedules import four_schedules
 
 SIZES = range(2, 9)
 LARGEST = 60 * 1024

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from ladder_models import STEPS
-from test_tensor import LLAMA, SHAPES, TOKENS, alone
 
 from course_lib import comm
 from course_lib.comm.traces import Traffic
@@ -25,6 +24,7 @@ from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
+from tests.ranks.module_05.test_tensor import LLAMA, SHAPES, TOKENS, alone
 
 ROWS, SEQUENCE = 7, 5
 PARTITIONED = {"partitioned": True}

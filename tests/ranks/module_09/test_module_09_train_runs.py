@@ -8,11 +8,11 @@ import pytest
 import torch
 from sequence_models import alone as one_device
 from sequence_models import batches, spread
-from test_train_command import weights
 from test_train_resume import losses, run, run_stopped
 
 from course_lib.cli import train_run
 from course_lib.verify.outputs import compare_outputs
+from tests.ranks.module_03.test_train_command import weights
 
 TEXT = bytes(range(32, 127)) * 20
 ASKED = ["precision=fp64", "model=tiny_mixtral", "batch=4", "sequence=18", "optimizer=adamw", "max_norm=1.0"]

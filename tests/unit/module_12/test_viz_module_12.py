@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from course_lib import viz
-from tests.unit.test_exposed import CPU, event
-from tests.unit.test_flight import hang_calls
+from tests.unit.module_12.test_exposed import CPU, event
+from tests.unit.module_12.test_flight import hang_calls
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 

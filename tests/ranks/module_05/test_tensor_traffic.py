@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_tensor import LLAMA, SHAPES, TOKENS
 
 from course_lib import comm
 from course_lib.comm.traces import Traffic
@@ -17,6 +16,7 @@ from course_lib.parallel.table.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
+from tests.ranks.module_05.test_tensor import LLAMA, SHAPES, TOKENS
 
 ROWS, SEQUENCE = 7, 5
 EVEN = replace(LLAMA, n_kv_heads=4, vocab_size=20)

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from course_lib import viz
 from course_lib.training.psgd import Quadratic, psgd_alone
 from course_lib.viz.ink import charts, style
-from tests.unit.test_viz_module_03 import LINKS, MEASURED, RUN_NORMS, RUNS, small_speedup
+from tests.unit.module_03.test_viz_module_03 import LINKS, MEASURED, RUN_NORMS, RUNS, small_speedup
 from tests.unit.test_viz_pictures import drawn_texts
 
 

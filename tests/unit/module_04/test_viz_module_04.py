@@ -24,7 +24,7 @@ from course_lib.schedules import (
     time_schedule,
 )
 from course_lib.viz.ink import style
-from tests.unit.test_viz_module_03_curves import drawn
+from tests.unit.module_03.test_viz_module_03_curves import drawn
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 

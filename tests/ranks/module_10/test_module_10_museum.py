@@ -7,7 +7,6 @@ import re
 import pytest
 import torch
 from ladder_models import EVEN, Toy
-from test_module_10_lossy import ITEM, SIZES
 
 from course_lib.config import TrainConfig
 from course_lib.costs.comm.lossy_messages import top_k_bytes
@@ -18,6 +17,7 @@ from course_lib.training import Nesterov, Trainer, fully_shard, gossip, local, r
 from course_lib.training.gossip_technique import TRACKER
 from course_lib.verify import museum
 from course_lib.verify.identities import NotHeld, climb_identities, identities_of
+from tests.ranks.module_10.test_module_10_lossy import ITEM, SIZES
 
 
 @pytest.mark.parametrize("name", museum.LOSSY_BUGS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from ladder_models import EVEN, Toy
-from test_module_11_train_runs import losses, run_in
 
 from course_lib.config import TrainConfig
 from course_lib.less import top_k
@@ -24,6 +23,7 @@ from course_lib.training import (
     replicate,
     save_pieces,
 )
+from tests.ranks.module_11.test_module_11_train_runs import losses, run_in
 
 EACH = [
     ["dp=2", "lossy=top_k:0.05"],

@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from test_tensor import SHAPES, TOKENS, config
 
 from course_lib import comm
 from course_lib.config import TrainConfig
@@ -21,6 +20,7 @@ from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.torch_techniques import torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
+from tests.ranks.module_05.test_tensor import SHAPES, TOKENS, config
 
 TIED = SHAPES["llama, 2 kv heads"]
 EVEN = config(vocab_size=20, n_kv_heads=4)  # which PyTorch takes too

@@ -8,8 +8,8 @@ from course_lib import viz
 from course_lib.schedules import LABELS, Compute, Durations, time_schedule
 from course_lib.viz.ink import style
 from tests.unit import moving_svg
+from tests.unit.module_04.test_viz_module_04 import ALL, FIGURES, IN_MS, run_picture, schedule
 from tests.unit.moving_svg import Film
-from tests.unit.test_viz_module_04 import ALL, FIGURES, IN_MS, run_picture, schedule
 
 
 @pytest.mark.parametrize("name", [name for name in FIGURES if name.startswith(("schedule", "run"))])

@@ -12,7 +12,6 @@ import pytest
 import torch
 from ladder_models import STEPS
 from sharded_models import TOKENS, VOCABULARY
-from test_two_axes import assert_same_state
 
 from course_lib import comm
 from course_lib.comm.traces import Traffic
@@ -33,6 +32,7 @@ from course_lib.training.techniques import replicate
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
+from tests.ranks.module_07.test_two_axes import assert_same_state
 
 LLAMA = ModelConfig(  # heads divide by 2 and 4 ranks, nothing else does
     name="small Llama",

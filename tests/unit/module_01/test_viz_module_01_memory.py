@@ -17,7 +17,7 @@ from course_lib.viz.ink import style
 from course_lib.viz.ink.style import WRONG
 from course_lib.viz.memory.parts import MEMORY_PARTS
 from tests.unit import moving_svg
-from tests.unit.test_viz_module_01 import shown
+from tests.unit.module_01.test_viz_module_01 import shown
 
 H100 = load_device("h100_sxm_80")
 ALONE, SHARDED = ParallelConfig(), ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from ladder_models import STEPS
 from pipeline_models import MODELS, alone
-from test_two_axes import ADAMW, assert_same_state, eleven
 
 from course_lib import comm
 from course_lib.config import TrainConfig
@@ -24,6 +23,7 @@ from course_lib.training.techniques import stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
+from tests.ranks.module_07.test_two_axes import ADAMW, assert_same_state, eleven
 
 
 def shared(config, name, pp, dp, m, model="tied", v=1, tp=1, stage=1):

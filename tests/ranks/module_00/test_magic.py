@@ -12,7 +12,7 @@ from jupyter_client.manager import KernelManager
 
 from tests.ranks.deadlines import at_most
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass

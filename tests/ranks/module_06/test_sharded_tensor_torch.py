@@ -11,8 +11,6 @@ import pytest
 import torch
 from ladder_models import STEPS
 from sharded_models import TOKENS
-from test_tensor_transformers import theirs
-from test_two_axes import assert_same_state
 
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
@@ -28,6 +26,8 @@ from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 from course_lib.training.torch_techniques import torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
+from tests.ranks.module_05.test_tensor_transformers import theirs
+from tests.ranks.module_07.test_two_axes import assert_same_state
 
 LLAMA = ModelConfig(  # divides by 2 and 4 ranks, as PyTorch's styles want it; its parts' rows divide by no dp
     name="small Llama",

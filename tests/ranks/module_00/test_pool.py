@@ -20,7 +20,7 @@ from course_lib.ranks import RankError, RankTimeout, ledger, run_ranks, shutdown
 from course_lib.ranks.tasks import typed_sources
 from tests.ranks.deadlines import at_most
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def sum_of_ranks():

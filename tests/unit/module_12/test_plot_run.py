@@ -10,7 +10,7 @@ import pytest
 
 from course_lib import viz
 from course_lib.gauges.run_log import METRICS
-from tests.unit.test_run_log import run_of
+from tests.unit.module_12.test_run_log import run_of
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 PANELS = ["loss", "gradient norm", "tokens/s", "MFU"]

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from test_tensor import LLAMA, TOKENS
 
 from course_lib import comm
 from course_lib.comm import ring
@@ -17,6 +16,7 @@ from course_lib.ranks import run_ranks
 from course_lib.training.techniques import replicate
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
+from tests.ranks.module_05.test_tensor import LLAMA, TOKENS
 
 RANKS, NUMBERS = 3, 60_000
 

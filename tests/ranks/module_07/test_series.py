@@ -15,10 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from sharded_models import TOKENS
-from test_sharded_tensor import ADAMW, LLAMA, both
-from test_train_command import weights
 from test_train_resume import losses
-from test_two_axes import assert_same_state
 
 from course_lib.cli import train_run
 from course_lib.cli.main import main
@@ -32,6 +29,9 @@ from course_lib.training.sharding import fully_shard
 from course_lib.training.techniques import stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
+from tests.ranks.module_03.test_train_command import weights
+from tests.ranks.module_06.test_sharded_tensor import ADAMW, LLAMA, both
+from tests.ranks.module_07.test_two_axes import assert_same_state
 
 TEXT = bytes(range(32, 127)) * 20
 STEP = ["trainer.pt", "written_by.json"]
