@@ -436,7 +436,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 # %% [markdown]
 # ## On GPUs, and from a script
 #
-# Ranks compute on the CPU until you ask for GPUs: `%device cuda` for a notebook, `--device cuda` for one cell, `COURSE_LIB_DEVICE=cuda` for a script. Then each rank has its own GPU, on which your tensors lie, and PyTorch's collectives go over NCCL, NVIDIA's library. Too few GPUs are shared, over gloo. `device` is one more name that every rank knows. For this page we ran neither NCCL nor real GPUs.
+# Ranks compute on the CPU until you ask for GPUs: `%device cuda` for a notebook, `--device cuda` for one cell, `COURSE_LIB_DEVICE=cuda` for a script. Then each rank has its own GPU, on which your tensors lie, and PyTorch's collectives go over NCCL, NVIDIA's library. Too few GPUs are shared, over gloo. `device` is one more name that every rank knows. This page ran on CPUs; [tests/gpu](../tests/gpu/README.md) says which lessons ran on a real GPU too.
 #
 # Outside a notebook, put a function without parameters into a file. torchrun starts the ranks, and `course_lib.ranks` prints what each one returns.
 #
