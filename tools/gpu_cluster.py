@@ -31,14 +31,14 @@ import torch
 import torch.distributed as dist
 
 torch.cuda.set_device(0)
-dist.init_process_group("nccl", timeout=timedelta(seconds=5))
+dist.init_process_group("nccl", timeout=timedelta(seconds=3))
 x = torch.ones(1024, device="cuda")
 for _ in range(3):
     dist.all_reduce(x)
 torch.cuda.synchronize()
-torch.cuda._sleep(60 * 2_000_000_000)  # the GPU is busy for a minute, and the next call waits behind that
+torch.cuda._sleep(20 * 2_000_000_000)  # the GPU is busy for twenty seconds, and the next call waits behind that
 dist.all_reduce(x)
-time.sleep(40)
+time.sleep(15)
 """
 SHARES = """
 import torch
@@ -92,10 +92,10 @@ def main() -> None:
     head = f"# What lesson 12 tells of GPUs, {datetime.now(UTC):%Y-%m-%d}: {device}, torch {torch.__version__}"
     lines = [head, "", "Written by `python -m tools.gpu_cluster`."]
     for title, part in {
-        "A call that does not end": hangs,
-        "Two ranks, one GPU": shares,
         "A snapshot of the memory": remembers,
         "A profile with its streams": streams,
+        "Two ranks, one GPU": shares,
+        "A call that does not end": hangs,
     }.items():
         with tempfile.TemporaryDirectory() as folder:
             lines += ["", f"## {title}", "", *part(Path(folder))]
