@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from zipfile import ZipFile
 
 import nbformat
 import pytest
 
 from tools.paths import ROOT
-from tools.site import build, home, links, pictures
+from tools.site import build, bundle, home, links, pictures
 from tools.site.cells import shown
 from tools.site.links import Links, demoted, page_of
 from tools.site.scripts import stages
@@ -108,3 +109,10 @@ def test_home_says_minutes_that_are_computed_and_refuses_a_name_that_nothing_com
     monkeypatch.setattr(home, "SITE", tmp_path / "site")
     with pytest.raises(KeyError, match="seats"):
         home.write_home()
+
+
+def test_the_archive_holds_packages_as_python_imports_them(tmp_path):
+    """Wherever the environment lies: inside the repository, as `make setup` puts it, or elsewhere."""
+    bundle.write_bundle(tmp_path / "course.zip")
+    with ZipFile(tmp_path / "course.zip") as archive:
+        assert {name.partition("/")[0] for name in archive.namelist()} == set(bundle.PACKAGES)

@@ -35,10 +35,15 @@ def write_bundle(target: Path) -> None:
     """Write the archive; the same files give the same bytes."""
     with ZipFile(target, "w") as archive:
         for file in [*modules(), *(path for pattern in DATA for path in sorted(ROOT.glob(pattern)))]:
-            home = next(home for home in PACKAGES.values() if file.is_relative_to(home))
-            entry = ZipInfo(file.relative_to(home).as_posix(), date_time=(1980, 1, 1, 0, 0, 0))
+            entry = ZipInfo(_imported_from(file), date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = ZIP_DEFLATED
             archive.writestr(entry, file.read_bytes(), compresslevel=9)
+
+
+def _imported_from(file: Path) -> str:
+    """Its place below the nearest folder that Python imports from; an environment may lie inside the repository."""
+    homes = [home for home in PACKAGES.values() if file.is_relative_to(home)]
+    return file.relative_to(max(homes, key=lambda home: len(home.parts))).as_posix()
 
 
 def modules() -> list[Path]:
