@@ -151,7 +151,7 @@ def _bytes(**now: Any) -> Table:
 def _stages(*, billions: float, ranks: int, convention: str) -> dict[str, StateBytes]:
     """By name, what each leaves."""
     if not 0 < billions < 1e6:
-        rule, way_out = "a model has parameters", "give more than 0, in billions"
+        rule, way_out = "a model has parameters", "give more than 0 and less than a million, in billions"
         raise ValueError(four_parts("zero_explorer", f"{billions:g} billion parameters", rule, way_out))
     counted, parameters = find_convention(convention), round(billions * 1e9)
     return {
