@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ TABLE = ROOT / "notebooks/routes.yaml"
 SLACK = 0.1  # of a room's time, for questions
 _BETWEEN_SLIDES = "\n---\n"
 _TITLE = re.compile(r"^#{1,2} (?P<title>.+)$", re.MULTILINE)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)  # notes and marks, which may stand first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +144,5 @@ def joined(front: str, slides: Iterable[str]) -> str:
 
 def title_of(slide: str) -> str:
     """What stands first and largest on a slide."""
-    lines = takewhile(lambda line: not line.startswith("<!--"), slide.splitlines())
-    found = _TITLE.search("\n".join(lines))
+    found = _TITLE.search(_COMMENT.sub("", slide))
     return found["title"] if found else ""

@@ -127,6 +127,8 @@ def keep_slips(out: Path, module: str, content: bytes) -> Path:
 def gradebook(arguments: argparse.Namespace) -> None:
     """Write our points into a copy of another system's table, or its points into a plain one."""
     try:
+        if not arguments.book.is_file():
+            raise SheetError("there is no such file; give the one that Moodle or Canvas has exported")
         book = read_gradebook(arguments.book.read_bytes())
         module = next((name for name in masters() if name.startswith(arguments.module)), None)
         if not arguments.module or module is None:
@@ -134,7 +136,10 @@ def gradebook(arguments: argparse.Namespace) -> None:
         if arguments.back:
             written, strangers = plain_of(book.points(module)), []
         else:
-            _, rows = read_sheet((arguments.out / f"grades/{module}.csv").read_bytes())
+            grades = arguments.out / f"grades/{module}.csv"
+            if not grades.exists():
+                raise SheetError(f"there is no {grades} to take points from; run make grade for this module first")
+            _, rows = read_sheet(grades.read_bytes())
             found = {row["student"]: Points(float(row["points"]), float(row["of"])) for row in rows}
             written, strangers = book, book.fill(found, module)
     except (SheetError, OSError) as error:

@@ -43,7 +43,9 @@ def main(*words: str) -> int:
         print(f"make workshop: {error}", file=sys.stderr)
         return 1
     folder = asked.out / seats.route.name
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # what another cluster or route left there would look like a part of it
+    folder.mkdir(parents=True)
+    print("make workshop: builds the slides, which takes minutes the first time …", file=sys.stderr, flush=True)
     titles = build_slides(seats.route.parts, folder / "slides")
     for name, says in write(seats, folder, titles).items():
         print(f"{folder / name}: {says}")
@@ -64,7 +66,11 @@ def write(seats: Seats, folder: Path, titles: Mapping[str, list[str]]) -> dict[s
     """Write all but the slides, which have these `titles` by deck; return what each file is for."""
     route = seats.route
     start = Template((TEXTS / "START.md").read_text(encoding="utf-8"))
-    zipped = write_handout(folder / "handout", start.substitute(route=route.title, parts=parts_of(route)))
+    pages = {
+        "START.md": start.substitute(route=route.title, parts=parts_of(route)),
+        "seat.sbatch": seats.filled("seat.sbatch"),
+    }
+    zipped = write_handout(folder / "handout", pages)
     texts = {
         "run_sheet.md": run_sheet(route, titles),
         "seats.md": seats.filled("seats.md"),
@@ -80,6 +86,10 @@ def write(seats: Seats, folder: Path, titles: Mapping[str, list[str]]) -> dict[s
         "slides": "the route's slides with your notes, as HTML and PDF",
         zipped.name: "for the learners, without answers; `handout` is the same as a folder",
         "troubles.md": "what goes wrong, and what to type: print it",
+        "seat.sbatch": "a seat on a cluster with Slurm; the handout has it too",
+        "preflight.sbatch": "the evening before, a line for each seat",
+        "jupyterhub_config.txt": "the same seat in JupyterHub's configuration",
+        "ondemand": "the same seat as an app of Open OnDemand",
     }
     rows = [f"- [{name}]({name}): {says}" for name, says in files.items()]
     (folder / "README.md").write_text(

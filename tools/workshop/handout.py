@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from course_lib.training.text import ARCHIVE
@@ -25,8 +26,8 @@ FOLDS = re.compile(r"<details><summary>(?P<asked>.*?)</summary>(?P<answer>.*?)</
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-def write_handout(folder: Path, start: str) -> Path:
-    """Write the folder anew, `start` as the page that a learner reads first, and a zip of it beside it."""
+def write_handout(folder: Path, pages: Mapping[str, str]) -> Path:
+    """Write the folder anew with these pages of the route, and a zip of it beside it."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, text in files_for_learners(ROOT):
         target = folder / name
@@ -42,7 +43,8 @@ def write_handout(folder: Path, start: str) -> Path:
         archive = folder / ARCHIVE.relative_to(ROOT)
         archive.parent.mkdir(parents=True)
         shutil.copy(ARCHIVE, archive)
-    (folder / "START.md").write_text(start, encoding="utf-8")
+    for name, page in pages.items():
+        (folder / name).write_text(page, encoding="utf-8")
     return Path(shutil.make_archive(str(folder), "zip", folder.parent, folder.name))
 
 
