@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from course_lib.checks.kit.registry import find
-from course_lib.checks.kit.script import TASK, ScriptExercise
+from course_lib.checks.kit.script import TASK, ScriptExercise, lay_down
 from course_lib.errors import four_parts
 
 
@@ -27,5 +27,6 @@ def save_script(exercise: str, script: str, *, seed: int = 0) -> None:
     argument = ""
     if spec.task is not None:
         torch.save(spec.task(case, seed), folder / TASK)
+        lay_down(spec.beside(case, seed), folder)
         argument = f" {folder}"
     print(f"In a terminal: torchrun --standalone --nproc-per-node {case.world_size} {folder}/script.py{argument}")
