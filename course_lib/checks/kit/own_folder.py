@@ -1,4 +1,4 @@
-"""`save_script`: a script and the task that it works on, in a folder where a learner starts it by hand."""
+"""`save_script`: a script and the files that it works on, in a folder where a learner starts it by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from course_lib.errors import four_parts
 
 
 def save_script(exercise: str, script: str, *, seed: int = 0) -> None:
-    """Write a script, and the task of its exercise if it has one, into the folder `own-03.11`; say how to start it.
+    """Write a script, and what its exercise gives it to work on, into the folder `own-03.11`; say how to start it.
 
     Raises: ValueError in four parts if the exercise asks for no script.
     """
