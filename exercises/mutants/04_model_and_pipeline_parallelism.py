@@ -457,6 +457,11 @@ WRONG["04.11", "gpipe"] = {
     "the schedule divides by it as well, unless scale_grads=False": {_SCALE: ""},
     "divided by the number of micro-batches instead of that of the targets": {_SUM: 'reduction="sum")', _SCALE: ""},
     "the losses are added up and not divided by the number of targets": {_SUM: 'reduction="sum")'},
+    "a micro-batch without any target goes backward as well": {
+        "        return F.cross_entropy(": (
+            "        if not (y >= 0).any():\n            return torch.zeros(())\n        return F.cross_entropy("
+        )
+    },
     "divided by all rows of the batch, also by those without a target": {
         "targets = (y >= 0).sum()": "targets = len(y)"
     },

@@ -239,6 +239,12 @@ WRONG["10.7", "steps"] = {
         )
     },
     "receive() returns this rank's own guess": {MEANS: "return self.guess\n"},
+    "one guess stands for both": {GUESS: "pass", "self.mean": "self.guess"},
+    "self.guess grows twice": {"self.mean = self.mean": "self.guess = self.guess", MEANS: "return self.guess\n"},
+    "this rank's own guess and the mean of all changes on top": {
+        "        for values, places": "        self.mean = self.guess\n        for values, places"
+    },
+    "the change is taken from self.mean": {"gradient - self.guess": "gradient - self.mean"},
     "the changes are added up, and their mean is asked": {"values / len(messages)": "values"},
     "receive() returned NoneType, not a tensor": {MEANS: "self.mean\n"},
     "1 number sent, and 4 is right": {"indices[:k]": "indices[:1]"},
@@ -259,6 +265,9 @@ WRONG["10.8", "one"] = {
         THIN_P: "comm.all_reduce(torch.linalg.qr(M @ self.Q).Q.contiguous()) / ranks"
     },
     "the columns of P are not orthonormal": {THIN_P: "comm.all_reduce(M @ self.Q) / ranks"},
+    "if these are columns of torch.linalg.qr, the order is another one": {
+        THIN_P: "comm.all_reduce(torch.linalg.qr(M @ self.Q).Q) / ranks"
+    },
     "each rank has gone on with its own P": {THIN_P: "torch.linalg.qr(M @ self.Q).Q"},
     "each rank has taken its own Q": {THIN_Q: "M.T @ P"},
     "factors are added up, and their mean is asked": {" / ranks": ""},

@@ -62,6 +62,11 @@ WRONG["11.3", "gradients"] = {
         )
     },
     "outputs are right, but not the gradient of the input": {"x.grad\n": "2 * x.grad\n"},
+    "right, but by torch.utils.checkpoint, PyTorch's own": {
+        "Recomputed.apply(run, torch.empty(0, requires_grad=True), x)": (
+            "__import__('torch.utils.checkpoint').utils.checkpoint.checkpoint(run, x, use_reentrant=False)"
+        )
+    },
     "an error: ": {"None, None, x.grad": "None, x.grad"},
 }
 WRONG["11.3", "leaf"] = {
@@ -378,6 +383,15 @@ WRONG["11.11", "sharded"] = {
     "the adapters are as they were before the first step": {"        optimizer.step()\n": ""},
     "are they whole on every rank?": {
         SHARDS: "",
+        "* ranks / len(x)": "/ len(x)",
+        "optimizer.step()": "[dist.all_reduce(one.grad) for one in trained.values()]\n        optimizer.step()",
+        WHOLE_ONE: "one.detach()",
+    },
+    "adapters lie in parts too, and reduce-scatter": {
+        SHARDS: (
+            "    adapters = {one for name, one in model.named_parameters() if one.requires_grad}\n"
+            "    fully_shard(model, ignored_params=adapters)\n"
+        ),
         "* ranks / len(x)": "/ len(x)",
         "optimizer.step()": "[dist.all_reduce(one.grad) for one in trained.values()]\n        optimizer.step()",
         WHOLE_ONE: "one.detach()",

@@ -425,25 +425,25 @@ check("01.9", training_days)
 #
 # *Find the wrong number · medium · extra · 50 minutes.* **You learn** to compute a printed table again before you build on it.
 #
-# **A, the sizes of GPT-3,** in a table that is copied from its paper into talks. In every row the width is heads × head size.
-#
-# ```text
-# model          parameters   layers   width   heads   head size
-# GPT-3 Large       0.76 B      24      1536     16        96
-# GPT-3 XL          1.3 B       24      2048     24       128
-# GPT-3 2.7B        2.7 B       32      2560     32        80
-# GPT-3 13B        13.0 B       40      5140     40       128
-# ```
-#
-# Two rows cannot be built: in each, one number is a misprint. Numbers of heads are whole, and the parameters are right.
+# **A, the sizes of four models.** They are GPT-3's, in a table that is copied from its paper into talks. A graded copy has other models,
+# with misprints like the paper's. In every row the width is heads × head size. The second row and the fourth cannot be built: in each, one
+# number is a misprint. Numbers of heads are whole, and the parameters are right.
 
 # %% [markdown]
 # **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing, and counts a whole number
 # of bytes for each parameter. That only comes out if its printed number has another unit than the heading says. FULLY_SHARD looks
 # as if it counted the same bytes, divided by the number of GPUs.
+#
+# The next cell prints both tables.
 
 # %% nbgrader={"grade": false, "grade_id": "01-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 printed = given("01.10", GRADE_SEED)
+print(f"{'model':14}{'parameters':>12}{'layers':>9}{'width':>8}{'heads':>8}{'head size':>12}")
+for shape in printed.shapes:
+    print(
+        f"{shape.model:14}{shape.billions:10} B{shape.layers:9}{shape.width:8}{shape.heads:8}{shape.head_size:12}"
+    )
+print()
 print(f"{'data_parallel_sharding_strategy':34}{'ngpus':>6}{'model_and_optimizer_states_memory_gb':>40}")
 for strategy, gb in (("NO_OP", printed.unsharded), ("FULLY_SHARD", printed.sharded)):
     print(f"{strategy:34}{printed.gpus:6}{gb:40}")
@@ -476,8 +476,8 @@ for strategy, gb in (("NO_OP", printed.unsharded), ("FULLY_SHARD", printed.shard
 #
 # | name | number to give |
 # | --- | --- |
-# | `xl_heads` | A: heads of GPT-3 XL |
-# | `width_13b` | A: width of GPT-3 13B |
+# | `second_heads` | A: heads in the second row |
+# | `fourth_width` | A: width in the fourth row |
 # | `unsharded_bytes` | B: bytes per parameter that NO_OP counts, in the right unit |
 # | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
 # | `row_if_all_divided` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided; in the unit that the calculator really uses |
@@ -490,11 +490,11 @@ for strategy, gb in (("NO_OP", printed.unsharded), ("FULLY_SHARD", printed.shard
 # | `law_smallest` | D: tokens that the law gives the smallest |
 
 # %% nbgrader={"grade": false, "grade_id": "01-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
-gpus, unsharded, sharded = printed
+shapes, gpus, unsharded, sharded = printed  # of a row: shapes[1].width, .heads, .head_size
 P = 405_849_243_648  # parameters in the matrices of Llama 3.1 405B: the calculator leaves the norms out
 ### BEGIN SOLUTION
-xl_heads = 2048 // 128
-width_13b = 40 * 128
+second_heads = shapes[1].width // shapes[1].head_size
+fourth_width = shapes[3].heads * shapes[3].head_size
 unsharded_bytes = unsharded * 2**30 / P
 sharded_bytes = sharded * 2**30 * gpus / P
 row_if_all_divided = unsharded / gpus

@@ -687,7 +687,7 @@ check("04.10", repaired_tied_step)
 #
 # As in every language model's training, not each row has a target: where `y` is -100, it has none and does not count. The loss of a batch
 # is the mean of the cross-entropy over **all its rows that have a target**, wherever they are. They are not evenly spread over the
-# micro-batches, so think about what a micro-batch's mean is worth.
+# micro-batches, and a micro-batch may have none at all. So think about what a micro-batch's mean is worth.
 
 # %% [markdown]
 # At the end one process saves the state dict of the whole model as `answer.pt` in the same folder, under the names that it has in `weights`.

@@ -652,7 +652,8 @@ check("08.10", Repaired)
 # a browser shows, and a program can read. A collective costs a step nothing while the rank computes something else. The rest of it is
 # **exposed**. Write a script for `torchrun` that measures this, and then a step that exposes less.
 #
-# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lies `task.pt`, a dict:
+# The check starts your script on 2 and on 4 processes and gives it one argument, a folder. In it lie a trace, `made.json`, and `task.pt`,
+# a dict:
 #
 # | key | what it is |
 # | --- | --- |
@@ -675,17 +676,24 @@ check("08.10", Repaired)
 # ```text
 # c10d::allreduce_    the launch, on the thread that computes
 # gloo:all_reduce     the collective itself, on a thread of gloo's
-# aten::...           computing, if cat is "cpu_op"; one op may stand inside another
+# aten::...           an op that computes; it may stand inside another one
+# autograd::...       what only stands around the ops of one step of backward
 # ```
 #
 # Write a parser, for which 25 lines are enough. It gets the path of a trace and returns how many microseconds there are in which a
-# `gloo:` event runs and no `aten::` op does. If two collectives run at the same time, that time counts once.
+# `gloo:` event runs and no `aten::` op does, whatever thread either of them is on. If two collectives run at the same time, that time
+# counts once.
 #
-# At the end every rank saves a dict, rank 0 as `rank0.pt` and so on: under `after` and `during` what the parser says of the two traces, and
-# under `gradients_after` and `gradients_during` the averaged gradients by the parameters' names.
+# Your own two traces need not show all that can stand in one. So `made.json` is a trace that nobody has measured. Some of its collectives
+# run at the same time, one of them gathers, and one is hidden from its beginning to its end. Two threads compute, and the file keeps no
+# order. Your parser has to read this one, too.
+#
+# At the end every rank saves a dict, rank 0 as `rank0.pt` and so on: under `made`, `after` and `during` what the parser says of
+# `made.json` and of the rank's two traces, and under `gradients_after` and `gradients_during` the averaged gradients by the parameters'
+# names.
 
 # %% [markdown]
-# **Target:** the average of all ranks' gradients in both steps, and the microseconds that the check's own parser finds in your traces. In the
+# **Target:** the average of all ranks' gradients in both steps, and the microseconds that the check's own parser finds in the three traces. In the
 # second step all buckets are launched before backward has ended. The check does not judge by speed: on a busy machine the second step may
 # well expose as much as the first.
 #
@@ -747,7 +755,7 @@ def main(folder):
         for hook in hooks:
             hook.remove()
 
-    saved = {}
+    saved = {"made": exposed(f"{folder}/made.json")}
     for name, step in (("after", after), ("during", during)):
         model.zero_grad()
         with profile(activities=[ProfilerActivity.CPU]) as seen:

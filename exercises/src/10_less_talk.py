@@ -444,7 +444,7 @@ check("10.6", TopK)
 
 # %% [markdown]
 # All is flat here, and float64. `__init__` gets `one_in` as in 10.6 and the number of numbers. The guess is zeros at first, and it is kept in
-# `self.guess`. `send` returns the values and places, int32, of the changes that are sent: one number in `one_in`, rounded up, the largest ones, and of those of the same size the first.
+# `self.guess`, which grows by this rank's own changes alone. `send` returns the values and places, int32, of the changes that are sent: one number in `one_in`, rounded up, the largest ones, and of those of the same size the first.
 # `self.mean` is yours, for the guess that all have in common. `receive` gets the messages of all ranks, this one's too, and returns the mean of all ranks' guesses, as they are after this step.
 #
 # **Target:** in each step the right messages and guesses, and what `receive` returns is the same on all ranks.
@@ -509,10 +509,10 @@ check("10.7", EF21)
 # a rank's own M is kept and added to its next gradient, as in 10.6.
 #
 # Write it for one matrix. `__init__` gets the first Q, the same on all ranks. `mean` gets a rank's gradient. It returns P Q.T, and leaves in
-# `self.kept` what this rank keeps. For orthonormal columns take `torch.linalg.qr(P).Q`.
+# `self.kept` what this rank keeps. For orthonormal columns take `torch.linalg.qr(P).Q`, or write them yourself.
 #
 # **Target:** the means of all steps, the same on all ranks, and after each step `kept`. In a step there are two all-reduces by `comm`, of a·r and
-# of b·r numbers, and three products of matrices.
+# of b·r numbers, and three products of matrices besides those that make columns orthonormal.
 
 
 # %% nbgrader={"grade": false, "grade_id": "10-8", "locked": false, "schema_version": 3, "solution": true, "task": false}

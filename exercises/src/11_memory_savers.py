@@ -222,8 +222,11 @@ check("11.2", loss_scaler)
 # empty tensor, speaks for them. Write the two halves. `torch.get_rng_state()` and `torch.set_rng_state(state)` read and set where the random
 # numbers stand. No `torch.utils.checkpoint`, please.
 #
-# **Target:** the gradients of `run(x)` itself, for x and for the weights inside, and the same random numbers afterwards. `run` is called twice. Between forward and backward nothing is kept but x and a random
-# state.
+# The check cuts a model into several parts, and each of them becomes a `run` of its own. So what one part returns is the x of the next. The
+# first part's x is the model's input. It may need no gradient, and then it gets none, while the weights inside still get theirs.
+#
+# **Target:** the gradients of `run(x)` itself, for x and for the weights inside, and the same random numbers afterwards. Each `run` is called
+# twice. Between forward and backward nothing is kept but x and a random state.
 
 
 # %% nbgrader={"grade": false, "grade_id": "11-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -500,10 +503,11 @@ check("11.7", in_steps)
 # doubled ones.
 
 # %% [markdown]
-# `w` is a flat tensor. Its number of weights may be odd; then the last byte's low half is 0. The last block may be shorter, and a block of zeros
-# has the scale 0.
+# The levels are given, and they need not be NF4's. `w` is a flat tensor, whose neighbours make a block and share a byte: the first of two
+# stands in the high half. Its number of weights may be odd; then the last byte's low half is 0. The last block may be shorter. A block of
+# zeros has the scale 0, and its codes name the level nearest to 0.
 #
-# **Target:** `encode` gives the bytes, uint8, and one scale for each block. `decode` gives the n numbers back. `nbytes` says how many
+# **Target:** `encode` gives the bytes, uint8, and one scale for each block, in the dtype of `w`. `decode` gives the n numbers back. `nbytes` says how many
 # bytes n numbers take with double quantisation, everything rounded up: codes, scales of one byte, and a number of fp32 for each `outer`
 # scales. For many weights that comes to 4.127 bits <!-- =f"{4 + 8 / 64 + 32 / (64 * 256):.3f} bits" --> each.
 
@@ -690,8 +694,11 @@ check("11.9", Repaired)
 # | `P`, `N` | parameters, and GPUs |
 # | `weights_gb`, `gradients_gb`, `optimizer_gb` | what the table says, in GB, billions of bytes, rounded to three decimals: an entry agrees if the right one is rounded to it |
 #
-# **Target:** for each line the right bytes on one GPU, as a triple: weights, gradients, optimizer. And all entries that do not agree with
-# these, as pairs of a line's name and one of `"weights"`, `"gradients"`, `"optimizer"`. Perhaps there is none.
+# Other tables have other models, each line its own, and their lines may stand in any order. The bytes for each parameter are the same.
+#
+# **Target:** for each line, in the order in which the lines come, the right bytes on one GPU, as a triple: weights, gradients, optimizer. And
+# all entries that do not agree with these, each once, as pairs of a line's name and one of `"weights"`, `"gradients"`, `"optimizer"`. Perhaps
+# there is none.
 
 
 # %% nbgrader={"grade": false, "grade_id": "11-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -736,7 +743,8 @@ check("11.10", find_wrong_entries)
 # | `rate` | the learning rate of AdamW, which is otherwise as PyTorch has it |
 
 # %% [markdown]
-# A step for each batch, on the mean of the cross-entropy over all its rows; ranks may have different numbers of rows. At the end rank 0 saves
+# What is trained are A and B. All that belongs to `base` is frozen, its bias too. There is a step for each batch, on the mean of the
+# cross-entropy over all its rows, and ranks may have different numbers of rows. At the end rank 0 saves
 # `adapters.pt` in the same folder: a dict with every A and B under its name in the state dict, whole, as plain tensors, and nothing else.
 #
 # **Target:** the adapters of one device. Frozen weights lie in parts and are gathered for each step. From reduce-scatter a rank gets its part of

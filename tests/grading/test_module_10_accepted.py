@@ -18,3 +18,15 @@ def test_a_variance_may_come_in_float32_and_zeros_by_any_way_but_nan():
         },
     )
     assert check("10.5", answer).passed
+
+
+def test_columns_may_be_made_orthonormal_by_hand():
+    by_hand = (
+        "        columns = comm.all_reduce(M @ self.Q) / ranks\n"
+        "        P = columns[:, :0]\n"
+        "        for column in columns.T:\n"
+        "            column = column - P @ (P.T @ column)\n"
+        "            P = torch.cat([P, (column / column.norm()).unsqueeze(1)], 1)\n"
+    )
+    qr = "        P = torch.linalg.qr(comm.all_reduce(M @ self.Q) / ranks).Q\n"
+    assert check("10.8", edited("10.8", {qr: by_hand})).passed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from course_lib.checks import check
+from course_lib.checks import check, save_script
+from course_lib.checks.module_08.made_trace import made_trace
 
 ONE_FAILS = """
 import torch.distributed as dist
@@ -16,3 +17,16 @@ dist.barrier()
 
 def test_the_error_of_the_rank_that_failed_is_told_and_not_that_of_one_which_lost_it():
     assert "an error on rank 1: line 6: ValueError: mine" in check("03.11", ONE_FAILS).reason
+
+
+def test_what_lies_beside_a_task_is_written_for_a_start_by_hand(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_script("08.11", "pass", seed=3)
+    folder = tmp_path / "own-08.11"
+    assert {path.name for path in folder.iterdir()} == {"script.py", "task.pt", "made.json"}
+    assert (folder / "made.json").read_text() == made_trace(3)
+
+
+def test_what_was_given_is_not_told_as_saved():
+    reason = check("08.11", "open(__import__('sys').argv[1] + '/mine.txt', 'w')").reason
+    assert reason.endswith("what it saved there: mine.txt")

@@ -1,4 +1,4 @@
-"""`save_script`: a script and the task that it works on, in a folder where a learner starts it by hand."""
+"""`save_script`: a script and the files that it works on, in a folder where a learner starts it by hand."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from course_lib.checks.kit.registry import find
-from course_lib.checks.kit.script import TASK, ScriptExercise
+from course_lib.checks.kit.script import TASK, ScriptExercise, lay_down
 from course_lib.errors import four_parts
 
 
 def save_script(exercise: str, script: str, *, seed: int = 0) -> None:
-    """Write a script, and the task of its exercise if it has one, into the folder `own-03.11`; say how to start it.
+    """Write a script, and what its exercise gives it to work on, into the folder `own-03.11`; say how to start it.
 
     Raises: ValueError in four parts if the exercise asks for no script.
     """
@@ -27,5 +27,6 @@ def save_script(exercise: str, script: str, *, seed: int = 0) -> None:
     argument = ""
     if spec.task is not None:
         torch.save(spec.task(case, seed), folder / TASK)
+        lay_down(spec.beside(case, seed), folder)
         argument = f" {folder}"
     print(f"In a terminal: torchrun --standalone --nproc-per-node {case.world_size} {folder}/script.py{argument}")

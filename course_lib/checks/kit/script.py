@@ -1,8 +1,8 @@
 """Exercises whose answer is the text of a script that torchrun can start, without this course: the learner's own file.
 
 A script may be given a folder as its one argument. There it finds `task.pt`, the weights and batches that its seed
-draws, and there it saves what it is asked for. It is judged by that, by what its processes print, and by what they hand
-to `torch.distributed`, counted below all of PyTorch's layers (`ranks.counted`).
+draws, perhaps with other files beside it, and there it saves what it is asked for. It is judged by that, by what its
+processes print, and by what they hand to `torch.distributed`, counted below all of PyTorch's layers (`ranks.counted`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Ran:
 
     starts: tuple[tuple[Ended, ...], ...]
     task: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, str] = field(default_factory=dict)  # texts of other files that lay in the folder
     folder: Path = Path()
 
     @property
@@ -61,8 +62,9 @@ class Ran:
         """What the script has saved under this name, read as data alone. Raises: Unreadable in a sentence."""
         path = self.folder / name
         if not path.exists():
-            found = ", ".join(sorted(one.name for one in self.folder.iterdir() if one.name != TASK)) or "nothing"
-            raise Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {found}")
+            found = sorted({one.name for one in self.folder.iterdir()} - {TASK, *self.beside})
+            saved = ", ".join(found) or "nothing"
+            raise Unreadable(f"there is no {name} in the folder that it was given; what it saved there: {saved}")
         _LOG_OF_MESHES.disabled = True  # a DTensor that was saved makes it write a line for each
         try:
             return torch.load(path, weights_only=True)
@@ -87,6 +89,7 @@ class ScriptExercise:
     levels: Mapping[str, Level]
     hints: tuple[str, ...]
     task: Callable[[Any, int], Mapping[str, Any]] | None = None  # of a case and a seed; none: it gets no folder
+    beside: Callable[[Any, int], Mapping[str, str]] = lambda case, seed: {}  # texts of files that lie beside its task
     saved: bool = False  # whether it is judged by what autograd keeps for backward, too
     errors: Mapping[str, str] = field(default_factory=dict)  # by a piece of PyTorch's own: what it comes from here
 
@@ -105,6 +108,8 @@ def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed:
 
 def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, seed: int, timeout: float) -> str | None:
     task = exercise.task(case, seed) if exercise.task else None
+    beside = exercise.beside(case, seed)
+    lay_down(beside, folder)
     starts: list[tuple[Ended, ...]] = []
     for world_size in filter(None, (case.world_size, getattr(case, "then", 0))):
         ran = start_once(text, world_size, folder, task, timeout=timeout, saved=exercise.saved)
@@ -115,10 +120,16 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
             return f"the start on {world_size}: {ran}" if starts else ran
         starts += ran.starts
     try:
-        reason = exercise.verdict(case, Ran(starts=tuple(starts), task=task or {}, folder=folder))
+        reason = exercise.verdict(case, Ran(starts=tuple(starts), task=task or {}, beside=beside, folder=folder))
         return reason and reason + outside_of_a_group(starts[-1])
     except Unreadable as error:
         return str(error)
+
+
+def lay_down(texts: Mapping[str, str], folder: Path) -> None:
+    """Write files by their names."""
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def start_once(

@@ -27,14 +27,18 @@ def events_of(path: Path) -> list[Event] | str:
     if not path.exists():
         return f"there is no {path.name} in the folder: each rank exports a trace of each step"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-        return [
-            Event(one["name"], one.get("cat", ""), one["ts"], one["ts"] + one["dur"], one["pid"], one["tid"])
-            for one in found
-            if one.get("ph") == "X" and isinstance(one["pid"], int)
-        ]
+        return events_in(path.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError):
         return f"{path.name} is no trace as export_chrome_trace writes it"
+
+
+def events_in(text: str) -> list[Event]:
+    """Those of a file's text. Raises: ValueError, KeyError or TypeError if it is no trace."""
+    return [
+        Event(one["name"], one.get("cat", ""), one["ts"], one["ts"] + one["dur"], one["pid"], one["tid"])
+        for one in json.loads(text)["traceEvents"]
+        if one.get("ph") == "X" and isinstance(one["pid"], int)
+    ]
 
 
 def named(events: Iterable[Event], start: str) -> list[Event]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise, Slips
+from course_lib.checks.module_01.printed_shapes import HEADS, WIDTH, Shape, printed_shapes
 from course_lib.config import ModelConfig, ParallelConfig, load_model, load_preset
 from course_lib.costs.model.flops import chinchilla_tokens
 from course_lib.costs.model.parameters import model_parameters
@@ -16,24 +17,29 @@ from course_lib.costs.published.runs import LLAMA_TOKENS
 from course_lib.units import GB, GiB
 
 LLAMA, RELEASED, FILE = (load_model(name) for name in ("llama3_1_405b", "grok_1", "grok_1_explorer"))
-XL, LARGE = (load_preset(name) for name in ("gpt3_xl", "gpt3_13b"))
 P = explorer_parameters(LLAMA)  # of the matrices alone, as the tool counts
 
 
-class PrintedStates(NamedTuple):
-    """GPUs, and the states of one as the tool prints them, not sharded and fully sharded, rounded to two digits."""
+class Printed(NamedTuple):
+    """Shapes of models; GPUs, and the states of one as the tool prints them, not and fully sharded, to two digits."""
 
+    shapes: tuple[Shape, ...]
     gpus: int
     unsharded: float
     sharded: float
 
 
-def given(seed: int) -> PrintedStates:
-    """8 GPUs unless an instructor asks for more."""
+def given(seed: int) -> Printed:
+    """GPT-3's shapes and 8 GPUs unless an instructor asks for more."""
     gpus = 8 if seed == 0 else random.Random(seed).choice((16, 32, 64, 128))
     parallel = ParallelConfig(dp=gpus)
     printed = (explorer_state_bytes(LLAMA, parallel, kind) / GiB for kind in ("NO_OP", "FULLY_SHARD"))
-    return PrintedStates(gpus, *(round(gib, 2) for gib in printed))
+    return Printed(printed_shapes(seed), gpus, *(round(gib, 2) for gib in printed))
+
+
+def _width(row: Shape, more: int) -> int:
+    """Of its heads and so many more."""
+    return (row.heads + more) * row.head_size
 
 
 def _experts(c: ModelConfig) -> int:
@@ -76,14 +82,14 @@ _SLIPS = NumberExercise(
     given=given,
     levels={
         "shapes": Group(2, (
-            Ask("xl_heads", "heads", XL.config.n_heads, {
-                "the printed number: 24 heads of 128 are 3072 wide, not 2048": XL.misprints["n_heads"],
+            Ask("second_heads", "heads", lambda g: g.shapes[HEADS].width // g.shapes[HEADS].head_size, {
+                "the printed number: so many of that size are wider than the row": lambda g: g.shapes[HEADS].heads,
             }),
-            Ask("width_13b", "numbers", LARGE.config.hidden_size, {
-                "the printed number: do 40 heads of 128 make 5140?": LARGE.misprints["hidden_size"],
-                "41 heads of 128; the table has 40": 5248,
+            Ask("fourth_width", "numbers", lambda g: _width(g.shapes[WIDTH], 0), {
+                "the printed number: do that many heads of that size make it?": lambda g: g.shapes[WIDTH].width,
+                "that is one head more than the table has": lambda g: _width(g.shapes[WIDTH], 1),
             }),
-        ), "right. The printed 24 and 5140 are the paper's own, and a model of these sizes cannot be built"),
+        ), "right. GPT-3's paper prints 24 heads for XL and a width of 5140 for 13B, which nobody can build"),
         "row": Group(4, (
             ask("unsharded_bytes", "bytes", 18, {HEADING: lambda g: g.unsharded * GB / P}),
             ask("sharded_bytes", "bytes", 16, {

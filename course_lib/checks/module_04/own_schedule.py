@@ -30,14 +30,18 @@ def _model() -> nn.Sequential:
 
 
 def _task(case: Start, seed: int) -> dict[str, Any]:
-    """Of the three rows of a micro-batch, one, two or all have a target, so its mean is not its share."""
+    """Of the three rows of a micro-batch, one, two or all have a target, so its mean is not its share.
+
+    On four processes some have none: what they add is 0, and they go backward like the others.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1009 * seed + 53)
         weights = _model().state_dict()
         batches = [(torch.randn(ROWS, WIDTHS[0]).double(), torch.randint(WIDTHS[-1], (ROWS,))) for _ in range(STEPS)]
     for number, (_, y) in enumerate(batches):
         for micro, few in enumerate(y.chunk(MICRO_BATCHES)):
-            few[1 + (micro + number) % 3 :] = _NO_TARGET
+            targets = micro * (number + 1) % 4 if case.world_size == 4 else 1 + (micro + number) % 3
+            few[targets:] = _NO_TARGET
     optimizer, rate = ("AdamW", 0.01) if case.look == "1F1B" else ("SGD", 0.5)
     return {
         "widths": list(WIDTHS),
@@ -90,7 +94,7 @@ def _trained(task: dict[str, Any], weigh: _Weigh, stays: bool = False) -> Tensor
             optimizer.zero_grad()
         for rows, targets in zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES), strict=True):
             total = F.cross_entropy(model(rows), targets, ignore_index=_NO_TARGET, reduction="sum")
-            weigh(total, int((targets >= 0).sum()), int((y >= 0).sum())).backward()
+            weigh(total, max(1, int((targets >= 0).sum())), int((y >= 0).sum())).backward()
         optimizer.step()
     return model.state_dict()
 
@@ -138,6 +142,10 @@ _SCHEDULE = ScriptExercise(
             cases=(Start(world_size=4, look="1F1B"),),
             praise="and 1F1B with AdamW does, with no more micro-batches in flight than stages",
         ),
+    },
+    errors={
+        "does not require grad": "a micro-batch without any target goes backward as well. A sum over no rows, made of "
+        "the output, is 0 and still has a history",
     },
     hints=(
         "Build the whole model, load its weights, and cut your layers out: model[3:7] is a Sequential again, and its "

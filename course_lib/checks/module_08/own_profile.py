@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.traces import Event, events_of, named, union
-from course_lib.gauges.exposed import length, without
+from course_lib.checks.kit.traces import Event, events_in, events_of, named
+from course_lib.checks.module_08.made_trace import BACKWARD, RUN, exposed_in, made_trace, why_wrong
 from course_lib.ranks.script import Ended
 from course_lib.verify.equality import close, scale_of
 from course_lib.verify.ratios import exactly, times
 
 _WIDTH, _LAYERS, _ROWS, _BUCKETS = 128, 6, 64, 3
-_LAUNCH, _RUN, _COMPUTE, _BACKWARD = "c10d::allreduce_", "gloo:", "aten::", "autograd::engine::evaluate_function"
+_LAUNCH = "c10d::allreduce_"
+_MADE, _MADE_FILE = "made", "made.json"
 _STEPS = {"after": "after backward", "during": "during backward"}
 
 
@@ -38,13 +39,15 @@ def _task(case: Start, seed: int) -> dict[str, Any]:
 
 
 def _verdict(case: Start, ran: Ran) -> str | None:
-    """Of each step: what it has sent, its gradients, its trace, and what the learner's parser says of that trace."""
+    """Of each step: what the parser says of the made trace, the gradients, the trace, and what it says of that."""
     steps = ("after", "during") if case.look else ("after",)
     for rank, one in enumerate(ran.ended):
         saved = ran.saved(f"rank{rank}.pt")
         for step in steps:
-            if not isinstance(saved, dict) or {step, f"gradients_{step}"} - saved.keys():
-                return f"rank{rank}.pt is to hold a dict with '{step}' and 'gradients_{step}'"
+            if not isinstance(saved, dict) or {_MADE, step, f"gradients_{step}"} - saved.keys():
+                return f"rank{rank}.pt is to hold a dict with '{_MADE}', '{step}' and 'gradients_{step}'"
+            if reason := _wrong_made(saved[_MADE], ran.beside[_MADE_FILE]):
+                return f"rank {rank}: {reason}"
             if reason := _wrong_gradients(saved[f"gradients_{step}"], ran.task, case.world_size, rank):
                 return f"rank {rank}: in the step that communicates {_STEPS[step]}, {reason}"
             events = events_of(ran.folder / f"{step}{rank}.json")
@@ -87,13 +90,13 @@ def _gradients(task: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
 
 def _wrong_trace(events: Sequence[Event], one: Ended) -> str | None:
     """Whether it is one step of this process."""
-    runs, launches = named(events, _RUN), named(events, _LAUNCH)
-    if not named(events, _BACKWARD):
+    runs, launches = named(events, RUN), named(events, _LAUNCH)
+    if not named(events, BACKWARD):
         return "no backward is in it: let the profiler see the whole step"
     if len(runs) != _BUCKETS or len(launches) != _BUCKETS:
         return (
             f"it holds {plural(len(launches), 'launch')} ({_LAUNCH}) and {plural(len(runs), 'run')} "
-            f"({_RUN}all_reduce) of all-reduces, and a step has {_BUCKETS} buckets: is one step in it, and all of it?"
+            f"({RUN}all_reduce) of all-reduces, and a step has {_BUCKETS} buckets: is one step in it, and all of it?"
         )
     if pids := {run.pid for run in runs} - {one.pid}:
         return f"it is of process {pids.pop()}, and this rank is process {one.pid}"
@@ -102,7 +105,7 @@ def _wrong_trace(events: Sequence[Event], one: Ended) -> str | None:
 
 def _wrong_place(events: Sequence[Event], step: str) -> str | None:
     """Where launches stand beside the backward, by their order alone."""
-    backward, launches = named(events, _BACKWARD), named(events, _LAUNCH)
+    backward, launches = named(events, BACKWARD), named(events, _LAUNCH)
     end = max(event.end for event in backward)
     early = sum(event.start < end for event in launches)
     if step == "after" and early:
@@ -113,36 +116,31 @@ def _wrong_place(events: Sequence[Event], step: str) -> str | None:
     return None
 
 
+def _wrong_made(found: Any, text: str) -> str | None:
+    """What the learner's parser says of the trace that was made, and which misreading gives that."""
+    if not isinstance(found, int | float):
+        return f"'{_MADE}' is of type {type(found).__name__}: save the microseconds as a number"
+    events = events_in(text)
+    right, why = exposed_in(events), why_wrong(found, events)
+    return None if _same(found, right) else _off(_MADE_FILE, found, right) + (why and f": {why}")
+
+
 def _wrong_time(found: Any, events: Sequence[Event], which: tuple[str, int], ran: Ran) -> str | None:
-    """What the learner's parser says, beside ours."""
-    runs, ops = union(named(events, _RUN)), union(named(events, _COMPUTE))
-    right = length(without(runs, ops))
+    """What the learner's parser says of a step's trace, beside ours; a made one has shown that it can read."""
+    right = exposed_in(events)
     if not isinstance(found, int | float):
         return f"'{which[0]}' is of type {type(found).__name__}: save the microseconds as a number"
     if _same(found, right):
         return None
-    others = {
-        "that is all time of the collectives; what runs meanwhile hides some": length(runs),
-        "that is what is hidden": length(runs) - length(without(runs, ops)),
-        "every cpu_op counts as compute there, also c10d:: and autograd::, which only stand around others": length(
-            without(runs, union(event for event in events if event.category == "cpu_op"))
-        ),
-        "ops are subtracted one by one there, and one that stands in another is subtracted twice": length(runs)
-        - sum(length(union([op])) - length(without(union([op]), runs)) for op in named(events, _COMPUTE)),
-        "those are the launches (c10d::), and the collectives run on gloo's threads": length(
-            without(union(named(events, _LAUNCH)), ops)
-        ),
-        "only the first collective is in it": length(without(union(named(events, _RUN)[:1]), ops)),
-        "those are milliseconds": right / 1000,
-        "those are seconds": right / 1e6,
-    }
-    for rank in range(len(ran.ended)):
-        if rank != which[1] and not isinstance(other := events_of(ran.folder / f"{which[0]}{rank}.json"), str):
-            others[f"that is what the trace of rank {rank} gives"] = length(
-                without(union(named(other, _RUN)), union(named(other, _COMPUTE)))
-            )
-    text = f"of {which[0]}{which[1]}.json it says {found:.1f} us, and {right:.1f} us are exposed"
-    return text + next((f": {why}" for why, value in others.items() if isclose(found, value, rel_tol=1e-4)), "")
+    for path in sorted(ran.folder.glob("*.json")):
+        others = events_of(path)
+        if not isinstance(others, str) and isclose(found, exposed_in(others), rel_tol=1e-6):
+            return f"{_off(f'{which[0]}{which[1]}.json', found, right)}: that is what {path.name} gives"
+    return _off(f"{which[0]}{which[1]}.json", found, right)
+
+
+def _off(name: str, found: float, right: float) -> str:
+    return f"of {name} it says {found:.1f} us, and {right:.1f} us are exposed"
 
 
 def _same(got: float, want: float) -> bool:
@@ -154,9 +152,9 @@ def _waits(events: Sequence[Event] | str) -> bool:
     if isinstance(events, str):
         return False
     launches = sorted(named(events, _LAUNCH), key=lambda event: event.start)
-    runs = sorted(named(events, _RUN), key=lambda event: event.start)
+    runs = sorted(named(events, RUN), key=lambda event: event.start)
     pairs = zip(launches[:-1], runs, strict=False)
-    return all(run.end < _around(launch, named(events, _BACKWARD)).end for launch, run in pairs)
+    return all(run.end < _around(launch, named(events, BACKWARD)).end for launch, run in pairs)
 
 
 def _around(launch: Event, ops: Iterable[Event]) -> Event:
@@ -178,12 +176,13 @@ _PROFILE = ScriptExercise(
     key="08.11",
     title="your own profile",
     task=_task,
+    beside=lambda case, seed: {_MADE_FILE: made_trace(seed)},
     verdict=_verdict,
     levels={
         "exposed": Level(
             points=2,
             cases=(Start(world_size=2),),
-            praise="each rank's trace holds one step, and you find what is exposed in it to the microsecond",
+            praise="each rank's trace holds one step, and you find what is exposed in it, as in the made one",
         ),
         "hidden": Level(
             points=3,

@@ -57,9 +57,12 @@ class _EF21:
 
     def send(self, gradient: Tensor) -> Message:
         """Values and places of the largest changes."""
-        due = {"gradient": gradient, "memory": gradient + self.kept, "twice": 2 * gradient - self.guess}.get(
-            self.mistake, gradient - self.guess
-        )
+        due = {
+            "gradient": gradient,
+            "memory": gradient + self.kept,
+            "twice": 2 * gradient - self.guess,
+            "from all": gradient - self.average,
+        }.get(self.mistake, gradient - self.guess)
         if self.mistake == "sign":
             due = -due
         places = largest_first(due, -(-len(due) // self.one_in))
@@ -68,17 +71,25 @@ class _EF21:
         sent = torch.zeros_like(due)
         sent[places] = due[places]
         self.kept = due - sent
-        self.guess = {"replaced": sent, "whole": gradient, "memory": sent, "unchanged": self.guess}.get(
-            self.mistake, self.guess + sent
-        )
+        self.guess = {
+            "replaced": sent,
+            "whole": gradient,
+            "memory": sent,
+            "unchanged": self.guess,
+            "shared": self.guess,
+        }.get(self.mistake, self.guess + sent)
         return due[places], places.to(torch.int32)
 
     def receive(self, messages: Sequence[Message]) -> Tensor:
         """What all take for the mean gradient."""
         ways = ("written", "by senders", "sum")
         change = TopK(1, self.mistake if self.mistake in ways else "").mean(messages, self.guess.shape)
+        if self.mistake in ("shared", "both"):
+            self.guess = self.guess + change
+        if self.mistake == "on top":
+            return self.guess + change
         self.average = change if self.mistake in ("messages", "memory") else self.average + change
-        return self.guess if self.mistake == "own" else self.average
+        return self.guess if self.mistake in ("own", "both") else self.average
 
 
 def _records(case: Guessed, seed: int) -> Sequence[_OfRanks]:
@@ -175,6 +186,14 @@ _SLIPS: Slips = {
     "the guess stays what it was": _way("unchanged"),
     "receive() returns the mean of the changes. They belong on top of the mean of the guesses so far": _way("messages"),
     "receive() returns this rank's own guess, and the mean of all is asked": _way("own"),
+    "one guess stands for both. self.guess is of this rank's gradient and grows by its own changes, in send(). What "
+    "all have in common, self.mean, grows by the mean of all changes, in receive()": _way("shared"),
+    "self.guess grows twice, in send() by this rank's changes and in receive() by everybody's. The second belongs "
+    "into self.mean, which is what receive() returns": _way("both"),
+    "receive() returns this rank's own guess and the mean of all changes on top. The changes belong on top of "
+    "self.mean, which is zeros at first": _way("on top"),
+    "the change is taken from self.mean, which is everybody's. This rank's own guess is what its gradient is compared "
+    "with": _way("from all"),
     "the changes are added up, and their mean is asked": _way("sum"),
     "a place that several ranks have sent has the last one's change alone": _way("written"),
     "each place is divided by the number of ranks that sent it. The others' guesses have not changed there, which "

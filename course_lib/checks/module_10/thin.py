@@ -19,6 +19,10 @@ from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 
 _NAMES = ("the mean", "what is kept")
+_ORDER = (
+    "if these are columns of torch.linalg.qr, the order is another one: first the mean of all ranks' P, which can be "
+    "sent as it is, and then orthonormal columns, which are not sent"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +79,12 @@ def _drive(answer: Callable[..., Any], directions: Tensor, *gradients: Tensor) -
     """Runs on a rank: means and what is kept, of all steps."""
     box, means, kept = answer(directions), [], []
     for gradient in gradients:
-        means.append(box.mean(gradient))
+        try:
+            means.append(box.mean(gradient))
+        except ValueError as error:
+            if "strides" in str(error):
+                error.args = (f"{error}; {_ORDER}",)
+            raise
         kept.append(getattr(box, "kept", None))
     return _stacked(means), _stacked(kept)
 
@@ -95,7 +104,8 @@ def _drawn(case: Thin, seed: int) -> Parts:
     return Parts(
         arguments=[(directions, *gradients[:, rank]) for rank in range(case.world_size)],
         wanted=[(means, kept[:, rank]) for rank in range(case.world_size)],
-        multiplications=3 * case.steps * a * b * case.columns,
+        # Three products, and at most two of each column with all, by which Gram and Schmidt make them orthonormal.
+        multiplications=case.steps * (3 * a * b * case.columns + 2 * a * case.columns**2),
         drive=_drive,
     )
 
@@ -158,7 +168,7 @@ _THIN = parts_exercise(
     slips=_SLIPS,
     advice=Advice(
         traffic=_traffic,
-        work="three products in a step are enough: M Q, M.T P and P Q.T",
+        work="three products in a step are enough, M Q, M.T P and P Q.T, besides those that make columns orthonormal",
     ),
     levels={
         "one": Level(
