@@ -55,8 +55,9 @@ every layout that these GPUs allow, leaves out those that do not fit, and times 
 {element}
 
 These {count} cases were computed when the page was built. The command below each of them computes the same on your
-machine, and [its settings](/more/commands.md) take any other model, cluster or batch. Without `retime=0` it also plays
-the best hundred through, instruction by instruction, which takes seconds.
+machine, and [its settings](/more/commands.md) take any other model, cluster or batch. The table's times follow from a
+closed formula. The picture plays the instructions through one by one, so its step may differ in the last digit. Without
+`retime=0` the command plays the best hundred through as well, which takes seconds.
 """
 
 
@@ -135,7 +136,7 @@ def _best(found: Found) -> list[str]:
     best = ranked(found, _SHOWN)
     rows = rows_of(best)
     words = [list(rows[0]), *([*row.values()] for row in rows)]
-    picture = with_files(plot_step_timeline(found, title="One step of the fastest").html, "../")
+    picture = with_files(plot_step_timeline(found, title="One step of the fastest, played through").html, "../")
     return [
         f"<p>{len(found):,} of {found.n_tried:,} layouts are possible. The fastest:</p>{table(words)}",
         f"<ul>{''.join(_reason(number, one, best[0]) for number, one in enumerate(best[1:], start=2))}</ul>",
