@@ -19,7 +19,14 @@ COMPRESSED = (".png", ".zip")  # already, so a server sends them as they are
 KINDS = (  # one page of each kind
     *("index", "lessons/01_why_distributed", "exercises/01_why_distributed", "scripts/04_pipeline", "words"),
     *("library/comm/ring", "wild/results", "more/commands", "explorers/what_fits", "explorers/ring", "search"),
+    *("explorers/plan", "slides/index"),
 )
+
+WATCH = """
+window.shift = 0;
+new PerformanceObserver(list => { for (const one of list.getEntries()) if (!one.hadRecentInput) shift += one.value; })
+    .observe({ type: "layout-shift", buffered: true });
+"""
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -41,6 +48,20 @@ def served(folder=PAGES):
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def reader(browser, *, width=1400, scheme="light"):
+    """A page of its own; a script's error, or a request that finds nothing, fails the test."""
+    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("requestfailed", lambda request: wrong.append(request.url))
+    page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 400 else None)
+    page.add_init_script(WATCH)
+    yield page
+    context.close()
+    assert wrong == []
 
 
 def page_names(folder=PAGES):

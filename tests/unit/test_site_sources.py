@@ -9,8 +9,9 @@ import nbformat
 import pytest
 
 from tools.paths import ROOT
-from tools.site import build, bundle, home, links, pictures
+from tools.site import bundle, decks, home, links, pictures
 from tools.site.cells import shown
+from tools.site.lessons import beside
 from tools.site.links import Links, demoted, page_of
 from tools.site.scripts import stages
 
@@ -21,7 +22,7 @@ THERE = {"lessons/02_collectives", "words", "scripts/03_ddp"}
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
     """A folder in place of the one that Sphinx reads."""
-    for module in (build, home, links, pictures):
+    for module in (decks, home, links, pictures):
         monkeypatch.setattr(module, "SOURCES", tmp_path)
     return tmp_path
 
@@ -89,15 +90,27 @@ def test_the_stages_of_the_script_follow_each_other_as_the_lessons_compare_them(
     assert len(found) >= 7 and all((ROOT / f"notebooks/scripts/{name}").exists() for name in [*found, *found.values()])
 
 
-def test_decks_are_linked_when_they_have_been_built(sources, tmp_path, monkeypatch):
-    decks = tmp_path / "decks"
-    decks.mkdir()
-    monkeypatch.setattr(build, "SLIDES", decks)
-    assert build.copy_slides() == set()
-    for name in ("02_collectives.html", "02_collectives.pdf"):
-        (decks / name).write_text("a deck")
-    assert build.copy_slides() == {"slides/02_collectives"}
+def test_decks_are_linked_when_they_have_been_built_and_else_it_is_said_how(sources, tmp_path, monkeypatch):
+    lesson = ROOT / "notebooks/02_collectives.ipynb"
+    folder = tmp_path / "decks"
+    folder.mkdir()
+    monkeypatch.setattr(decks, "BUILT", folder)
+    found = decks.copy_decks()
+    decks.write_decks(found)
+    assert found == {} and "make slides" in (sources / "slides/index.md").read_text()
+    assert ("Slides", "../slides/index.html") in beside(lesson, "notebooks/02_collectives.ipynb", set(), [])
+    for name in ("02_collectives.html", "02_collectives.pdf", "03_mlp_ddp.html"):  # the check of slides builds no PDF
+        (folder / name).write_text("a deck")
+    found = decks.copy_decks()
+    decks.write_decks(found)
+    assert found == {"02_collectives": [".html", ".pdf"], "03_mlp_ddp": [".html"]}
     assert (sources / "_extra/slides/02_collectives.pdf").read_text() == "a deck"
+    text = (sources / "slides/index.md").read_text()
+    assert '(/lessons/02_collectives.ipynb) | <a href="02_collectives.html">as a page</a>, <a href="02_coll' in text
+    ways = [*beside(lesson, "notebooks/02_collectives.ipynb", set(), found["02_collectives"])]
+    assert ("Slides as PDF", "../slides/02_collectives.pdf") in ways and "../slides/index.html" not in dict(
+        ways
+    ).values()
 
 
 def test_home_says_minutes_that_are_computed_and_refuses_a_name_that_nothing_computes(sources, tmp_path, monkeypatch):

@@ -6,10 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from tools.paths import ROOT
-from tools.site import exercises, explorers, home, lessons, library, scripts, texts
+from tools.site import decks, exercises, explorers, home, lessons, library, plans, scripts, texts
 from tools.site.card import draw_card
 from tools.site.finish import finish
 from tools.site.links import page_of
@@ -17,7 +16,6 @@ from tools.site.places import PAGES, SITE, SOURCES
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXERCISES = sorted((ROOT / "exercises/release").glob("*.ipynb"))
-SLIDES = ROOT / "build/slides"
 
 
 def build() -> None:
@@ -49,27 +47,16 @@ def write_sources() -> None:
         *(file for found in behind.values() for file in found),
     ]
     repository = [*(file.relative_to(ROOT).as_posix() for file in files), *texts.TEXTS, "README.md"]
-    there = {str(page_of(file)) for file in repository} | copy_slides()
+    there = {str(page_of(file)) for file in repository} | {decks.INDEX}
+    slides = decks.copy_decks()
     for notebook in LESSONS:
-        lessons.write_lesson(notebook, there)
+        lessons.write_lesson(notebook, there, slides.get(notebook.stem, []))
     for notebook in EXERCISES:
         exercises.write_exercises(notebook, there)
+    decks.write_decks(slides)
     scripts.write_scripts()
     texts.write_texts(there)
     library.write_library(behind)
     explorers.write_explorers()
+    plans.write_plans()
     home.write_home()
-
-
-def copy_slides() -> set[str]:
-    """Copy the decks that `make slides` has built, if it has; return their pages."""
-    decks = sorted(SLIDES.glob("[0-9][0-9]*.html"))
-    for deck in decks:
-        for file in (deck, deck.with_suffix(".pdf")):
-            _copy(file, SOURCES / "_extra/slides" / file.name)
-    return {f"slides/{deck.stem}" for deck in decks}
-
-
-def _copy(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(file, target)

@@ -27,7 +27,7 @@ def explorer(name: str, title: str, up: str) -> str:
         f'<figure tabindex="0" role="group" aria-label="Picture">{state["picture"]}</figure>'.replace("\n", " "),
         '<p class="said" aria-live="polite"></p>',
         f'<details><summary>In words</summary><pre tabindex="0">{words}</pre></details>',
-        *([_table(state["table"])] if state["table"] else []),
+        *([f"<details><summary>As a table</summary>{table(state['table'])}</details>"] if state["table"] else []),
         "<noscript><p>The controls need JavaScript. The picture is the first one.</p></noscript>",
         f'<script type="module" src="{up}_static/explorer.js"></script></section>',
     ]
@@ -67,7 +67,7 @@ def _choice(control: Control, told: str) -> str:
     return f"<select {told}>{''.join(options)}</select>"
 
 
-def _table(rows: list[list[str]]) -> str:
+def table(rows: list[list[str]]) -> str:
     """Rows and columns with heads, for those who hear them too."""
     head, *body = rows
     heads = "".join(f'<th scope="col">{escape(words)}</th>' for words in head[1:])
@@ -76,5 +76,4 @@ def _table(rows: list[list[str]]) -> str:
         for name, *cells in body
     )
     inside = f"<table><thead><tr><td></td>{heads}</tr></thead><tbody>{lines}</tbody></table>"
-    scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{inside}</div>'
-    return f"<details><summary>As a table</summary>{scroll}</details>"
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{inside}</div>'

@@ -11,20 +11,25 @@ import nbformat
 from tools.lesson import DEEPER
 from tools.paths import ROOT
 from tools.site.cells import shown, text_cell
+from tools.site.decks import INDEX, KINDS
 from tools.site.links import Links, copied, demoted, page_of, source_of
 from tools.site.places import SOURCES
 
 LEXER = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
 
 
-def write_lesson(notebook: Path, there: set[str]) -> None:
-    """Write a lesson's page."""
+def write_lesson(notebook: Path, there: set[str], slides: list[str]) -> None:
+    """Write a lesson's page; `slides` are the kinds of its deck that have been built."""
     file = notebook.relative_to(ROOT).as_posix()
     page = str(page_of(file))
     links = Links(notebook, page, there)
     first, *rest = nbformat.read(notebook, as_version=4).cells
     title, _, opening = first.source.partition("\n")
-    cells = [text_cell(title), text_cell(doors(beside(notebook, file, there))), text_cell(links.rewritten(opening))]
+    cells = [
+        text_cell(title),
+        text_cell(doors(beside(notebook, file, there, slides))),
+        text_cell(links.rewritten(opening)),
+    ]
     write_page(page, [*cells, *_cells(rest, links, "../")])
 
 
@@ -40,13 +45,15 @@ def _cells(found: list[Any], links: Links, up: str) -> Iterator[Any]:
             yield from shown(cell, up)
 
 
-def beside(notebook: Path, file: str, there: set[str]) -> Iterator[tuple[str, str]]:
+def beside(notebook: Path, file: str, there: set[str], slides: list[str]) -> Iterator[tuple[str, str]]:
     """What a lesson's page leads to: a name, and its address from there."""
     name = notebook.stem
     if f"exercises/{name}" in there:
         yield "Exercises", f"../exercises/{name}.html"
-    if f"slides/{name}" in there:
-        yield "Slides", f"../slides/{name}.html"
+    for kind in slides:
+        yield f"Slides {KINDS[kind]}", f"../slides/{name}{kind}"
+    if not slides and (ROOT / f"slides/{name}.md").exists():
+        yield "Slides", f"../{INDEX}.html"
     number = name.partition("_")[0]
     for script in sorted((ROOT / "notebooks/scripts").glob(f"{number}_*.py")):
         yield f"In PyTorch alone: {script.stem}", f"../{page_of(script.relative_to(ROOT).as_posix())}.html"

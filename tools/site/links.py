@@ -22,6 +22,7 @@ _RULES = (  # a file of the repository, and its page
     (r"notebooks/scripts/(\w+)\.py", r"scripts/\1"),
     (r"(?:notebooks/)?README\.md", "index"),
     (r"notebooks/(\w+)\.md", lambda hit: hit[1].lower()),
+    (r"slides/\w+\.md", "slides/index"),
     (r"exercises/README\.md", "more/for_instructors"),
     (r"exercises/project/ASSIGNMENT\.md", "more/project"),
     (r"tests/gpu/README\.md", "more/on_gpus"),

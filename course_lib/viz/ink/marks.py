@@ -6,15 +6,17 @@ Units: inches from the top left corner of the page, as `sheet.new_page` lays it 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path
 
 from course_lib.viz.ink import style
 
 _CORNER = 0.06
+_STRIPES, _STRIPE = 1 / 30, 0.8  # from one to the next along the page; points across one
 
 
 def box(
@@ -42,12 +44,25 @@ def box(
         edgecolor=edge,
         linewidth=line,
         linestyle=(0, (3, 2)) if dashed else "-",
-        hatch="/////" if striped else None,
         zorder=zorder,
         clip_on=False,
     )
     page.add_artist(patch)
+    if striped:
+        stripes = _stripes(x, y, width, height)
+        look = {"facecolor": "none", "edgecolor": edge, "linewidth": _STRIPE, "zorder": zorder, "clip_on": False}
+        page.add_artist(PathPatch(stripes, **look))
     return patch
+
+
+def _stripes(x: float, y: float, width: float, height: float) -> Path:
+    """Lines up to the right across a rectangle. Of matplotlib's own hatch a browser prints an image for each box."""
+    ends, right, bottom = [], x + width, y + height
+    for number in range(ceil((x + y) / _STRIPES), ceil((right + bottom) / _STRIPES)):
+        along = number * _STRIPES  # x + y of a stripe's points, so that those of two boxes lie on one line
+        first, last = max(x, along - bottom), min(right, along - y)
+        ends += [(first, along - first), (last, along - last)]
+    return Path(ends, [Path.MOVETO, Path.LINETO] * (len(ends) // 2))
 
 
 def label(

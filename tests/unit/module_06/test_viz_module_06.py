@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
 
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.config import ModelConfig
@@ -62,9 +62,13 @@ def strip(blocks, **more):
     return [SimpleNamespace(name=name, activations=1024 * n, **kept | more) for n, name in enumerate(names)]
 
 
-def boxes_of(picture):
+def drawn_as(kind, picture):
     page = picture.figure.axes[0]
-    return [*page.artists, *page.patches]
+    return [one for one in (*page.artists, *page.patches) if isinstance(one, kind)]
+
+
+def boxes_of(picture):
+    return drawn_as(FancyBboxPatch | Rectangle, picture)
 
 
 FIGURES = {
@@ -144,8 +148,7 @@ def test_gradients_that_are_not_yet_summed_are_striped_and_no_others():
     """ZeRO-1 sums them up after backward: until then each rank's are of its own samples."""
     for stage in range(4):
         picture = plot_kept(stage)
-        striped = [box for box in boxes_of(picture) if box.get_hatch()]
-        hues = [to_hex(box.get_edgecolor()).lower() for box in striped]
+        hues = [to_hex(one.get_edgecolor()).lower() for one in drawn_as(PathPatch, picture)]
         in_key = 1 if stage == 1 else 0
         assert [hues.count(rank_hue(rank).lower()) for rank in (0, 1)] == [(38 + 1) * in_key] * 2
         assert ("of its own samples" in picture.description) == (stage == 1)
@@ -285,7 +288,7 @@ def test_the_name_of_an_instant_stands_under_its_own_column():
     steps = [SimpleNamespace(**vars(strip(0)[0]) | {"name": name}) for name in names]
     picture = plot_memory_strips({"run": steps})
     middles = {text: (box[0] + box[2]) / 2 for text, _, box in drawn_texts(picture.figure)}
-    boxes = [box for box in boxes_of(picture) if isinstance(box, FancyBboxPatch | Rectangle)]
+    boxes = boxes_of(picture)
     wide = mode(box.get_width() for box in boxes)
     columns = sorted({box.get_x() + wide / 2 for box in boxes if box.get_width() == wide})
     assert [middles[name] for name in ("start", "update", "end")] == pytest.approx(
