@@ -500,7 +500,7 @@ viz.plot_loss_differences(curves)
 #
 # Run C agrees in float64, so its drift in float32 is rounding.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). So each rank divides by another norm, rank 0 by 0.9 and rank 1 by 0.45 of the right one. Adam hides much of that, so the first picture looks sound, and only the second shows the drift.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). So each rank divides by another norm, and both are too small. Adam hides much of that, so the first picture looks sound, and only the second shows the drift.
 #
 # Run B is right in all of its first step, and wrong after three. So it reads something that was right only as long as the weights were those of the beginning. *Where does run B go wrong?*, under *Going deeper*, is the hunt for it.
 #
