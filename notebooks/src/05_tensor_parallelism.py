@@ -368,7 +368,9 @@ display(
 #
 # > **To keep.** Attention is cut between heads, feed-forward between hidden numbers, and the norms are not cut at all.
 #
-# How much does a layer send? In forward it has two $g$, one after attention and one after feed-forward. And in backward? Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. So a layer makes four all-reduces in a step. Each adds up $x$, and you know what a ring sends of a tensor.
+# ### How much does a layer send?
+#
+# In forward it has two $g$, one after attention and one after feed-forward. And in backward? Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. So a layer makes four all-reduces in a step. Each adds up $x$, and you know what a ring sends of a tensor.
 #
 # **Predict.** Our small Llama reads 3 sequences of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
 
