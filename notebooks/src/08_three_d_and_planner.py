@@ -395,7 +395,7 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 #
 # > **To keep.** Before you rent, ask how wrong the formula would have to be to change your answer.
 #
-# Meta's own hours make less, 78 days. *And if sequences may be cut?* says what they freed by hand that our formulas do not know. But their hours hold other phases too, and we took their goodput, so this is no proof.
+# Meta's own hours make less, 78 days. *And if sequences may be cut?*, under *Going deeper*, says what they did that our formulas do not know. But their hours hold other phases too, and we took their goodput, so this is no proof.
 #
 # ## Take it home
 #
