@@ -36,7 +36,7 @@ viz.plot_states(
 # - share the optimizer's memory among GPUs, and test that the training stays the same.
 # - say how many GPUs a model needs to fit, and how many to be ready in time.
 #
-# *Fifty-five minutes; the exercises take over three hours.*
+# *Fifty minutes; the exercises take over three hours.*
 #
 # <details><summary>Before you start</summary>You need lesson 00, training with Adam, and a rough idea of attention. Everything ran on CPUs; numbers for GPUs are formulas.</details>
 
@@ -68,7 +68,7 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 # - Feed-forward has **three** matrices of H×F, and its inner size F is 14,336. They make 5.6<!-- =32 * 3 * 4096 * 14336 / 1e9 --> billion instead of 4.3<!-- =32 * 8 * 4096**2 / 1e9 -->.
 # - In attention, keys and values are only a quarter of H wide, because 32 heads of queries share 8 of keys and values. That makes 1.3<!-- =32 * (2 * 4096**2 + 2 * 4096 * 1024) / 1e9 --> billion instead of 2.1<!-- =32 * 4 * 4096**2 / 1e9 -->.
 #
-# The first adds 1.3<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion and the second saves 0.8<!-- =32 * (2 * 4096**2 - 2 * 4096 * 1024) / 1e9 -->, so 0.5<!-- =32 * (3 * 4096 * 14336 + 2 * 4096 * 1024 - 10 * 4096**2) / 1e9 --> remain: the missing half.
+# Together they add what is missing.
 #
 # </details>
 #
@@ -261,66 +261,9 @@ print(
 # %% [markdown]
 # So in fp32 the steps are the same, up to rounding, and yet each of Adam's two averages has only 5 or 4 numbers on a rank, instead of 13.
 #
+# A rank may update its chunk alone, because Adam looks at one weight at a time. *Going deeper* has a step that looks at all of them.
+#
 # > **To keep.** ZeRO-1 is data parallelism with a reduce-scatter before the optimizer, and an all-gather after it.
-#
-# ### The step that looks at everything
-#
-# A rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd sequence can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
-#
-# With the limit 1, one device scales its gradient to length 1. Now three ranks each clip their own chunk instead. All are longer than 1. **Predict** how long the whole gradient is then.
-
-# %%
-whole = gradients.mean(dim=0)[0]  # of the first step
-chunks = whole.tensor_split(3)
-print("each chunk's length:", *(f"{chunk.norm():.2f}" for chunk in chunks))
-predict(
-    "length of the whole gradient",
-    guess=None,
-    answer=torch.cat([chunk / max(1, chunk.norm()) for chunk in chunks]).norm().item(),
-    tolerance=0.02,
-    think="Pythagoras: the squares of all 13 numbers add up, and each chunk brings a part of that sum",
-)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# The length is √3, because three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor.
-#
-# Pythagoras has the remedy too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length of the whole, its **norm**.
-#
-# </details>
-#
-# The next cell takes the same step of SGD twice, in ZeRO-1's way. The first time each rank clips by its own chunk's length, the second time by that of the whole. **Before you run it**, say how many ranks agree with one device each time, and how many with rank 0.
-
-
-# %%
-def norm_of_chunk(chunk):
-    return chunk.norm()
-
-
-def norm_of_whole(chunk):
-    return comm.all_reduce(chunk.square().sum().reshape(1)).sqrt()
-
-
-def clipped_step(norm_of):
-    rank, p = dist.get_rank(), dist.get_world_size()
-    chunk = comm.reduce_scatter(gradients[rank][0]) / p
-    mine = weights.tensor_split(p)[rank] - 0.1 * chunk / max(1, norm_of(chunk))
-    return comm.all_gather(mine, length=len(weights))
-
-
-alone = weights - 0.1 * whole / max(1, whole.norm())
-for norm_of in (norm_of_chunk, norm_of_whole):
-    count_who_agree(norm_of.__name__, run_ranks(clipped_step, 3, norm_of), alone)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Look at the second line first: all ranks agree with one device. In the first line none does, and yet all three agree with rank 0! They are equally wrong, because the all-gather gives everybody the same weights.
-#
-# > **To keep.** Ranks can agree and all be wrong, so compare them with one device and not with each other.
-#
-# </details>
 #
 # ## What does backward need?
 #
@@ -410,7 +353,7 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 #
 # In the first bar the light blue activations end far beyond the line, because each GPU has its own sequence, and ZeRO shares only states. In the second, each of the 80 layers keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->. So you could say at least 17.6 + 5.4 = 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
 #
-# What are the other 6.7 GB<!-- =(tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total - 16 * model_parameters(load_model("llama3_1_70b")) / 64 - 80 * 4096 * 8192 * 2) / GB -->? While a layer runs again, what it keeps beside its input adds 1.3 GB<!-- =(tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).activations - 80 * 4096 * 8192 * 2) / GB --> of light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment. Embedding and head are the largest: 4.2 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).gathered / GB -->, if both are borrowed together. The last 1.2 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).head / GB --> are what head and loss keep for backward.
+# What is the rest of that bar? While a layer runs again, what it keeps beside its input adds some light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment, at most embedding and head together. And head and loss keep something for backward.
 #
 # > **To keep.** ZeRO shares the states, and recomputation shrinks the activations. A large model needs both.
 #
@@ -518,7 +461,7 @@ for gpus in (2, 15, 64, 6200):
 # %% [markdown]
 # ## What still hurts
 #
-# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A sequence's activations fit only if they are recomputed or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years: a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
+# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A sequence's activations fit only if they are recomputed or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years.
 #
 # All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each line works on two bytes of every parameter, 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
@@ -556,6 +499,65 @@ viz.float_bits_explorer()
 
 # %% [markdown]
 # Each box is a bit: first the sign, then the exponent, then the mantissa. fp16 has only five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight exponent bits, as many as the longer fp32, so it reaches about as far. But its neighbours are 256 apart here, and our number became 65536. Both fp8 formats end sooner. e4m3 has no infinity: here PyTorch cuts to 448, where older versions gave nan.
+#
+# ## The step that looks at everything
+#
+# Under ZeRO-1 a rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd sequence can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
+#
+# The gradients are those of *ZeRO-1 on real ranks*. With the limit 1, one device scales its gradient to length 1. Now three ranks each clip their own chunk instead. All are longer than 1. **Predict** how long the whole gradient is then.
+
+# %%
+whole = gradients.mean(dim=0)[0]  # of the first step
+chunks = whole.tensor_split(3)
+print("each chunk's length:", *(f"{chunk.norm():.2f}" for chunk in chunks))
+predict(
+    "length of the whole gradient",
+    guess=None,
+    answer=torch.cat([chunk / max(1, chunk.norm()) for chunk in chunks]).norm().item(),
+    tolerance=0.02,
+    think="Pythagoras: the squares of all 13 numbers add up, and each chunk brings a part of that sum",
+)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# The length is √3, because three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor.
+#
+# Pythagoras has the remedy too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length of the whole, its **norm**.
+#
+# </details>
+#
+# The next cell takes the same step of SGD twice, in ZeRO-1's way. The first time each rank clips by its own chunk's length, the second time by that of the whole. **Before you run it**, say how many ranks agree with one device each time, and how many with rank 0.
+
+
+# %%
+def norm_of_chunk(chunk):
+    return chunk.norm()
+
+
+def norm_of_whole(chunk):
+    return comm.all_reduce(chunk.square().sum().reshape(1)).sqrt()
+
+
+def clipped_step(norm_of):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    chunk = comm.reduce_scatter(gradients[rank][0]) / p
+    mine = weights.tensor_split(p)[rank] - 0.1 * chunk / max(1, norm_of(chunk))
+    return comm.all_gather(mine, length=len(weights))
+
+
+alone = weights - 0.1 * whole / max(1, whole.norm())
+for norm_of in (norm_of_chunk, norm_of_whole):
+    count_who_agree(norm_of.__name__, run_ranks(clipped_step, 3, norm_of), alone)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Look at the second line first: all ranks agree with one device. In the first line none does, and yet all three agree with rank 0! They are equally wrong, because the all-gather gives everybody the same weights.
+#
+# > **To keep.** Ranks can agree and all be wrong, so compare them with one device and not with each other.
+#
+# </details>
 #
 # ## What hurts in which Llama?
 #

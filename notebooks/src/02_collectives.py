@@ -59,7 +59,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # - write it in plain PyTorch, as a script.
 # - find a mistake that a test with a tolerance lets pass.
 #
-# *One hour; the exercises take three.*
+# *Fifty minutes; the exercises take over three hours.*
 #
 # <details><summary>Before you start</summary>You need lesson 00; what we take from lesson 01 is said again. Everything here ran on CPUs, nothing on a GPU or a cluster.</details>
 
@@ -297,50 +297,9 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # This is the **α-β model**. Try it on the upper row: six latencies and six quarters of the tensor make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->.
 #
-# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 latencies and 17 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors, if each message goes through one network card. That is **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! The ring has as many messages in a row as the naive way, each with a thousandth of the bytes, so now latency costs most.
+# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 latencies and 17 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors, if each message goes through one network card. That is **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! The ring has as many messages in a row as the naive way, but short ones, so now latency costs most.
 #
 # > **To keep.** Ask of every message: is it so short that I pay for latency, or so long that I pay for bandwidth?
-
-# %% [markdown]
-# ## Fewer messages in a row
-#
-# Our thousand ranks also add up their loss. A single number cannot be cut, so the ring carries one chunk round, and its 1998 latencies take 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
-#
-# How few would do? If you swap with your neighbour, both know the sum of two. If each then swaps with one of the next pair, four know the sum of four. Each step doubles what a rank knows, so ten do for 1024, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
-#
-# Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Run the cell and follow rank 0.
-
-# %%
-viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
-
-# %% [markdown]
-# At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the same swaps backwards hand them out.
-#
-# This is **halving-doubling**. It carries 1.75 tensors in six steps, where the ring takes fourteen to carry as much.
-#
-# **Predict.** On 64 ranks recursive doubling pays six latencies and carries six tensors. Halving-doubling pays twelve latencies and carries almost two tensors. From how many MiB on is halving-doubling faster? In the time of one latency 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
-
-# %%
-meet = crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND)
-predict(
-    "MiB from which halving-doubling is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1
-)
-viz.plot_cost_lines(
-    ["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND
-)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Recursive doubling carries four tensors more, but pays six latencies fewer, and in their time 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where four tensors have those bytes, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> each.
-#
-# Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's latencies.
-#
-# Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs swap far apart and may share a few wires. A ring's messages go only to neighbours. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
-#
-# </details>
-#
-# > **To keep.** For short tensors save latencies by doubling, for long ones save bytes by sharing the adding.
 
 # %% [markdown]
 # ## Two kinds of wire
@@ -376,7 +335,7 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 #
 # And latency? A real rank need not wait until its message has arrived, for it can send the next one meanwhile. So follow a single chunk, and count the latencies that *it* meets. Of its 1998 hops about 500 leave one of the 250 nodes, and these cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. The 1500 hops inside, of 3.4 µs<!-- =1e6 * wires(load_cluster("kempner_h100")).pair.alpha_s --> each, cost 5 ms<!-- =1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. All in all, the ring through all cards takes 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
-# The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. Its rings through the 250 nodes take as many slow steps, 498. But of the 1500 hops inside it keeps only six, and that saves nearly all of their 5 ms<!-- =1494e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. It loses some of that again, because its bytes travel first inside, at 450 GB/s<!-- =wires(load_cluster("kempner_h100")).inside_bytes_per_s / GB --> with all three neighbours, and then between, while a ring's do both at once. It takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+# The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. Its rings through the nodes take as many slow steps. But of the hops inside it keeps only six, and that saves nearly all that they cost. It loses some of that again, because its bytes travel first inside and then between, while a ring's do both at once. It takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
 # > **To keep.** The hierarchy takes far fewer steps. On many nodes it wins, until its bytes cost more than the latencies that it saves.
 
@@ -494,7 +453,7 @@ disagreement
 # %% [markdown]
 # ## When to use what
 #
-# Ask first whether you pay for latency or for bandwidth, and then which wires the ranks share.
+# Ask first whether you pay for latency or for bandwidth, and then which wires the ranks share. Two of the ways are under *Going deeper*, in *Fewer messages in a row*: there ranks swap in pairs, and each swap doubles what a rank knows, so ten steps do for a thousand ranks.
 #
 # | your tensor | the way | because |
 # | --- | --- | --- |
@@ -573,6 +532,47 @@ print("measured by", next(found["source"]["ref"] for found in published_rows() i
 # > **To keep.** A ring over nodes is as fast as all cards of a node together. Price it with one card, and you are wrong by their number.
 #
 # </details>
+
+# %% [markdown]
+# ## Fewer messages in a row
+#
+# Our thousand ranks also add up their loss. A single number cannot be cut, so the ring carries one chunk round, and its 1998 latencies take 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
+#
+# How few would do? If you swap with your neighbour, both know the sum of two. If each then swaps with one of the next pair, four know the sum of four. Each step doubles what a rank knows, so ten do for 1024, in 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
+#
+# Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Run the cell and follow rank 0.
+
+# %%
+viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
+
+# %% [markdown]
+# At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the same swaps backwards hand them out.
+#
+# This is **halving-doubling**. It carries 1.75 tensors in six steps, where the ring takes fourteen to carry as much.
+#
+# **Predict.** On 64 ranks recursive doubling pays six latencies and carries six tensors. Halving-doubling pays twelve latencies and carries almost two tensors. From how many MiB on is halving-doubling faster? In the time of one latency 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
+
+# %%
+meet = crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND)
+predict(
+    "MiB from which halving-doubling is faster", guess=None, answer=round(meet / MiB, 1), tolerance=0.1
+)
+viz.plot_cost_lines(
+    ["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND
+)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Recursive doubling carries four tensors more, but pays six latencies fewer, and in their time 4.2 MB<!-- =6 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could pass. The lines cross where four tensors have those bytes, at about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> each.
+#
+# Now look for the ring in the bar at the foot: it never wins! Halving-doubling carries as few bytes, with a tenth of the ring's latencies.
+#
+# Why build rings? Our formula gives each pair its own wire, but in the widest step 32 pairs swap far apart and may share a few wires. A ring's messages go only to neighbours. Doubling also needs a power of two: of a thousand ranks 512 swap, and the other 488 hand in their tensors and get sums back.
+#
+# </details>
+#
+# > **To keep.** For short tensors save latencies by doubling, for long ones save bytes by sharing the adding.
 
 # %% [markdown]
 # ## All eight collectives

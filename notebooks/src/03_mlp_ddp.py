@@ -77,7 +77,7 @@ viz.plot_loss_curves(
 # - find a mistake behind a loss that looks right.
 # - read and change such a training in PyTorch alone.
 #
-# *55 minutes; exercises, about three hours.*
+# *50 minutes; exercises, about three hours.*
 #
 # <details><summary>Before you start</summary>You need lessons 00 and 02. Everything ran on CPUs, over gloo.</details>
 
@@ -101,7 +101,7 @@ whole = {name: weight.grad.clone() for name, weight in model.named_parameters()}
 viz.plot_mlp(dict(model.named_parameters()))
 
 # %% [markdown]
-# The f in the middle of the picture is the place for an activation, still empty.
+# The f in the middle of the picture is an activation's place, still empty.
 #
 # ## Half of the rows each
 #
@@ -146,9 +146,7 @@ viz.plot_gradients(halves, whole)
 #
 # This is **data parallelism**, in PyTorch **DDP**. Every rank has a copy of the whole model, called its **replica**, reads its own rows, and updates with the average of all gradients.
 #
-# Two conditions hide in the formula: all ranks average equally many losses, and no row's loss depends on other rows.
-#
-# > **To keep.** The average of the ranks' gradients is the gradient of the whole batch, if all ranks average equally many losses, and no row's loss depends on other rows.
+# > **To keep.** The average of the ranks' gradients is the gradient of the whole batch, under two conditions: all ranks average equally many losses, and no row's loss depends on other rows.
 
 # %% [markdown]
 # ## The same, step after step
@@ -223,7 +221,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # From the foot up, every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Even if ten thousand roundings of 1e-16 all went the same way, they would make 1e-12 and stay below it, while the smallest mistake of this lesson is off by a few thousandths where it first shows. In float32 they make 6e-4, too near such a mistake, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings stay below it even if all go the same way, and the smallest mistake of this lesson is far above it. In float32 rounding would come too near such a mistake, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
@@ -285,7 +283,7 @@ viz.plot_ladder(
 #
 # The lowest rung, the output, is apart before there is any gradient, so no `combine` can repair it. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. It is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# RMSNorm and attention stay within one row, which in a Llama is a whole sequence, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
+# RMSNorm and attention stay within one row, but a contrastive loss compares rows. Dropout is random, and ranks do not draw what one device would, so climb without it.
 #
 # </details>
 #
@@ -298,25 +296,10 @@ viz.plot_ladder(
 #
 # What do messages cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum three more to be handed out. With p ranks that is 2 (p − 1) hops.
 
-
-# %%
-def one_step():
-    model = MLP()
-    model(torch.randn(2, 6)).sum().backward()
-    average(model)
-
-
-run_ranks(one_step, 4)
-sent = [ledger().bytes_sent(rank) for rank in range(4)]
-print(f"38 gradients of 4 bytes, sent {sum(sent) / (38 * 4):g} times")
-formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for each parameter
-# Ranks differ by up to 8 bytes, because the two numbers of layer2.bias make no four equal chunks.
-print(f"each rank {sent}, by the formula {formula.sent_bytes}")
-
-# %% [markdown]
-# OLMo 1B has 1.2<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. Suppose that we send them in bfloat16. The format of what is sent is the **reduce dtype**. bfloat16 halves float32's bytes but rounds each sum, so many frameworks default to float32. On 64 H100s at Kempner each node has four GPUs and four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB --> each. So NCCL makes four rings, each with a card of its own and a quarter of the gradients. Almost twice their bytes have to pass, and all gradients take 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->.
 #
-# Training takes six operations for each parameter and token, two forward and four backward. With 8192 tokens on each GPU that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 reaches 40 %<!-- =40 --> of its peak, its **MFU** (lesson 01). Sent after backward, the bytes alone would fill a seventh of the step, and latency comes on top.
+# OLMo 1B has 1.2<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. Suppose that we send them in bfloat16. That halves float32's bytes but rounds each sum, so for this format, the **reduce dtype**, many frameworks default to float32. On 64 H100s at Kempner each node has four GPUs and four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB --> each. NCCL makes four rings, each through a card of its own, and all gradients take 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->.
+#
+# Training takes six operations for each parameter and token, two forward and four backward. With 8192 tokens on each GPU that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 reaches 40 %<!-- =40 --> of its peak, its **MFU**. Sent after backward, the bytes alone would fill a seventh of the step, and latency comes on top.
 
 # %% [markdown]
 # ### Why wait?
@@ -409,7 +392,7 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 #
 # </details>
 #
-# Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays its own latencies, so should buckets be larger? PyTorch's limit is 25 MiB<!-- =25 * MiB / MiB -->, if you set none, so give ours the same. (PyTorch then closes its very first bucket at 1 MiB<!-- =1 -->, so that something leaves early.)
+# Hiding works as long as a bucket is sent faster than the next one fills. But each bucket pays its own latencies, so should buckets be larger? PyTorch's limit is 25 MiB<!-- =25 * MiB / MiB -->, if you set none, so give ours the same.
 #
 # **Predict.** How long does our step take now? Over Ethernet a message's latency is 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
 
@@ -428,19 +411,13 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill such a bucket, so it leaves when backward ends. Against 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s --> it saves only five all-reduces' latencies.
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->! Our 6 MiB<!-- =6 --> never fill such a bucket, so it leaves when backward ends. Nothing is left to hide it behind.
 #
 # So if a small model scales badly, set `bucket_cap_mb` to a small part of its gradients.
 #
 # </details>
 #
-# So much for a small model. OLMo has the opposite trouble, too many buckets. On a ring of 64 GPUs each all-reduce makes 126 hops, one after the other, and pays 0.76 ms<!-- =1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> of latencies before the first byte counts. The bytes of all gradients took 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->. Backward hides most of them, as long as a bucket leaves before the next one is full; *Going deeper* counts what is left. Compare:
-#
-# | OLMo's gradients leave | all-reduces | their latencies |
-# | --- | --- | --- |
-# | one by one | 113<!-- =16 * 7 + 1 --> | 86 ms<!-- =113 * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> |
-# | in buckets of 25 MiB<!-- =25 * MiB / MiB --> | 65<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) --> | 50 ms<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> |
-# | with a whole layer in a bucket | 17<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) --> | 13 ms<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> |
+# So much for a small model. OLMo has the opposite trouble, too many buckets. On a ring of 64 GPUs each all-reduce pays 0.76 ms<!-- =1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> of latencies before the first byte counts. One tensor at a time that makes 86 ms<!-- =113 * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, in buckets of 25 MiB<!-- =25 * MiB / MiB --> still 50 ms<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, and with a whole layer in each bucket 13 ms<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->. Backward hides most of the bytes; *Going deeper* counts what is left.
 #
 # > **To keep.** Send each gradient while others are computed, in buckets large enough to be worth their latency and small enough to leave early.
 
@@ -474,9 +451,9 @@ viz.plot_ladder(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer sequences have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
+# Let the first picture move. The first screen breaks at the gradients, but "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four rows, but a row of text has a loss for each **target**, a token to be guessed. Longer ones have more, so rank 2 averaged 31 losses and rank 1 91: the mean of means!
 #
-# Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure. It multiplies a rank's sum of losses by the number of ranks, and divides by the number of *all* ranks' targets.
+# Below it the right run passes all seven rungs, because its `Trainer` has the lonely row's cure.
 #
 # </details>
 #
@@ -485,7 +462,7 @@ viz.plot_ladder(
 # %% [markdown]
 # ## In PyTorch alone
 #
-# From now on one script grows with the course, and it needs PyTorch alone. Its first stage, [`scripts/01_one_device.py`](scripts/01_one_device.py), trains a small decoder on one device; each later stage makes the same training run on several ranks. What has to change so that ranks share a batch? The cell makes the answer from the two files.
+# From now on one script grows with the course, and it needs PyTorch alone. Its first stage, [`scripts/01_one_device.py`](scripts/01_one_device.py), trains a small decoder on one device; each later stage makes the same training run on several ranks. What changes so that ranks share a batch?
 
 # %%
 from pathlib import Path
@@ -493,7 +470,7 @@ from pathlib import Path
 viz.show_difference(Path("scripts/01_one_device.py"), Path("scripts/03_ddp.py"))
 
 # %% [markdown]
-# Read the lines with a plus. Each process takes a device, and `init_process_group` lets them meet. `DistributedDataParallel` makes backward average the gradients. Here every process makes the whole batch and keeps its rows; larger data needs a **sampler**, `DistributedSampler`, that deals rows out, and whose `set_epoch` gives each epoch another order.
+# Read the lines with a plus. Each process takes a device, and `init_process_group` lets them meet. `DistributedDataParallel` makes backward average the gradients. Here every process makes the whole batch and keeps its rows; larger data needs a **sampler**, `DistributedSampler`, that deals rows out.
 #
 # A batch that is too large for memory comes in **micro-batches**, whose gradients add up: **gradient accumulation**. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, which sends nothing. Divide by the number of micro-batches only if they hold equally many targets. If not, it is the mean of means again, on a single device.
 #
@@ -503,11 +480,11 @@ viz.show_difference(Path("scripts/01_one_device.py"), Path("scripts/03_ddp.py"))
 # | `run_ranks` stops a hang | `init_process_group(timeout=…)` |
 # | a gradient that did not come counts as zero | only with `find_unused_parameters=True`; without it the next step fails with *Expected to have finished reduction in the prior iteration* |
 #
-# Run `python scripts/01_one_device.py` in a terminal, then [`scripts/03_ddp.py`](scripts/03_ddp.py) on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/03_ddp.py`. All three print the same losses.
+# Run `python scripts/01_one_device.py`, then [`scripts/03_ddp.py`](scripts/03_ddp.py) on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/03_ddp.py`. All three print the same losses.
 #
 # **Your turn.** Change `scripts/03_ddp.py`: put every backward under `no_sync()`. Undo it, and divide `loss` by `ranks` once more. Run each on 4 processes. Which numbers give them away?
 #
-# <details><summary>What you should see</summary>Without an average, rank 0's first gradients have length 1.43 instead of 1.79, and from step 2 on the losses are too high, because each rank trains a model of its own. Divided twice, losses and lengths are a quarter. No gradient reaches the limit of 1 any more, so clipping no longer evens out the factor.</details>
+# <details><summary>What you should see</summary>Without an average, rank 0's first gradients have length 1.43 instead of 1.79, and from step 2 on the losses are too high, because each rank trains a model of its own. Divided twice, losses and lengths are a quarter.</details>
 #
 # > **To keep.** Data parallelism changes few lines of a training script, and none of its losses.
 
@@ -563,24 +540,21 @@ right_gradients = "".join(
 )
 predict("the wrong run with the right gradients", guess=None, answer=right_gradients)
 print(*said, sep="\n")
-viz.plot_museum(falls)
+display(
+    viz.plot_museum(falls),
+    viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"),
+)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
 # A red box is the first rung to break. **A** breaks at the gradients, because it [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all targets and by the ranks. **D** breaks there too, though by little. It was to send float32 and sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). That is allowed if you choose it, and a bug if you do not know it.
 #
-# **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. The lengths alone could not tell that from doubled gradients; the ladder can, because gradients stand below their norm. **C** is sound. So why do the curves look alike?
+# **B** has the right gradients, but it [adds their squares up](https://github.com/modelscope/twinkle/pull/290) over four ranks, and the root of four is two. The lengths alone could not tell that from doubled gradients; the ladder can, because gradients stand below their norm. **C** is sound. In the last picture it lies far below the others, because its roundings need thirty steps to reach a thousandth.
 #
 # </details>
-
-# %% varies="36 steps of rounding differ between processors"
-viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
-
-# %% [markdown]
-# **C** lies far below, because its roundings need thirty steps to reach a thousandth.
 #
-# AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter and stay uncut. So the factor changes, and after two updates A's loss is off.
+# So why do the curves look alike? AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter and stay uncut. So the factor changes, and after two updates A's loss is off.
 #
 # **B** cuts to half of one device's length. AdamW hides that half up to a hundred-thousandth. But in step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
 #
@@ -604,7 +578,7 @@ viz.plot_loss_differences(curves, title="How far each run's loss is from one dev
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/parallel/data/buckets.py`](../course_lib/parallel/data/buckets.py), about 290 lines, has three ways to average, one below the other: your loop over all gradients, the same in buckets, and buckets that leave while backward goes on. The last is the class that our `DistributedDataParallel` is built on. To your hook it adds an order, because ranks fill their buckets at different times: a full bucket waits until all before it have left. And a gradient that did not come counts as zero, since the other ranks wait for it.
+# [`course_lib/parallel/data/buckets.py`](../course_lib/parallel/data/buckets.py), about 290 lines, has three ways to average, one below the other: your loop over all gradients, the same in buckets, and buckets that leave while backward goes on. To your hook it adds an order, because ranks fill their buckets at different times: a full bucket waits until all before it have left.
 #
 # ## What still hurts
 #
@@ -658,6 +632,28 @@ for rank in range(3):
     print(f"rank {rank}: epoch 0 {first}, epoch 1 {list(sampler)}")
 
 # %% [markdown]
+# ## Does the ledger agree?
+#
+# By the formula each gradient makes 2 (p − 1) hops on a ring of p ranks. The cell counts what four real ranks send when they average the perceptron's gradients.
+
+
+# %%
+def one_step():
+    model = MLP()
+    model(torch.randn(2, 6)).sum().backward()
+    average(model)
+
+
+run_ranks(one_step, 4)
+sent = [ledger().bytes_sent(rank) for rank in range(4)]
+print(f"38 gradients of 4 bytes, sent {sum(sent) / (38 * 4):g} times")
+formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for each parameter
+# Ranks differ by up to 8 bytes, because the two numbers of layer2.bias make no four equal chunks.
+print(f"each rank {sent}, by the formula {formula.sent_bytes}")
+
+# %% [markdown]
+# Six hops each, as the formula says.
+#
 # ## Which settings hide a forgotten division?
 #
 # If you climb with AdamW after SGD, choose settings that let a mistake show. Adam divides a gradient by its own typical size, plus an $\varepsilon$ that prevents a division by zero.

@@ -66,7 +66,7 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Each row is a rank: one GPU and its process. Its long box is backward, twice as long as forward because it computes two gradients, of weights and input. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. So we pay for four GPUs and get the speed of one!
+# Each row is a rank: one GPU and its process. Its long box is backward, twice as long as forward because it computes two gradients, of weights and input. Look at any moment: one rank computes, and three wait. So we pay for four GPUs and get the speed of one!
 #
 # All the grey of a rank together is its **bubble**. On each rank its pieces make 9 ms<!-- =1 + 6 + 2 --> of 12 ms<!-- =4 * 3 -->, or 75 %<!-- =100 * 9 / 12 --> of the step. When we are done, the four wait for only 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average.
 
@@ -77,16 +77,14 @@ viz.plot_schedule(
 # - choose a schedule, a number of micro-batches and a link.
 # - find mistakes that only a cut model can have.
 #
-# *55 minutes; the exercises take three and a half hours.*
+# *50 minutes; the exercises take three and a half hours.*
 #
 # <details><summary>Before you start</summary>You need send and receive from lesson 00, the perceptron, micro-batches and the ladder from lesson 03. All ran on CPUs over gloo; NCCL and Slurm did not run.</details>
 
 # %% [markdown]
 # ## What has to come out
 #
-# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 28 of the parameters, and rank 1 the one with the other 10.
-#
-# One device finds 38 gradients for eight rows.
+# Start with the smallest model that can be cut, the perceptron of lesson 03. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 28 of its 38 parameters, and rank 1 the other. One device finds a gradient for each of them.
 #
 # > **To keep.** Wherever a model is cut, its ranks together have to find one device's gradients.
 
@@ -177,7 +175,7 @@ viz.plot_schedule(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Look at rank 3. It begins when micro-batch 0 is through the others, after 3 ms<!-- =3 * 1 -->. At the end the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in the first picture, but now beside 24 ms<!-- =8 * 3 --> of work!
+# Look at rank 3. It begins when micro-batch 0 is through the three others. At the end the last micro-batch still goes backward through them. Together that is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in the first picture, but now beside more work!
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->: a rank works for 8 and waits for 3, which is 3/11 of the step. With $p$ ranks and $m$ micro-batches it works for $m$ and waits for $p-1$:
 #
@@ -186,9 +184,9 @@ viz.plot_schedule(
 # </details>
 
 # %% [markdown]
-# With 32 micro-batches the bubble fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one sequence of 4096 tokens. Does that fit into memory?
+# With 32 micro-batches the bubble fraction is only 3/35. So take 32, and let each be one sequence of 4096 tokens. Does that fit into memory?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 sequences at once.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember all sequences at once.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -206,7 +204,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The bars are rank 0's GPU, GPU 0: to what it holds anyway, weights, gradients and Adam's states, the sequences are added. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 take 165 GiB<!-- =32 * tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# The bars are rank 0's GPU, GPU 0. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 are far too much.
 #
 # > **To keep.** More micro-batches make the bubble a smaller part of the step, but GPipe has to remember every one of them.
 #
@@ -214,9 +212,7 @@ viz.plot_gpu_memory(
 #
 # ## Second attempt: backward as soon as you can
 #
-# In GPipe's picture the last rank could go backward at 4 ms<!-- =4 -->, but goes forward seven more times.
-#
-# So go backward **as soon as you can**: the last rank alternates from the start, one forward, one backward. Rank 0 sends a few micro-batches ahead and then **stops**, to have little to remember. When its first gradient comes, it alternates too. This order is called **1F1B**.
+# In GPipe's picture the last rank could go backward after its first forward, but it goes forward seven more times. So go backward **as soon as you can**: the last rank alternates from the start, one forward, one backward. Rank 0 sends a few micro-batches ahead and then **stops**, to have little to remember. When its first gradient comes, it alternates too. This order is called **1F1B**.
 #
 # **Predict** its bubble.
 
@@ -239,7 +235,7 @@ viz.plot_schedules(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once. Under 1F1B it waits for 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change, because rank 3 still begins after three forwards, works without a pause, and has three backwards after it.
+# The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once, under 1F1B a little less and then in three slits. The sum cannot change, because rank 3 still begins after three forwards, works without a pause, and has three backwards after it.
 #
 # </details>
 #
@@ -261,9 +257,9 @@ viz.plot_held(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before! If rank 0 sent it earlier, it would only queue there.
+# Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? When it has micro-batch 0 back, it begins number 4. Follow this one in 1F1B's picture: it reaches rank 3 just when rank 3 has finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
-# Each further rank's **round trip** is shorter by a forward and a backward, 3 ms<!-- =1 + 2 -->, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 39.0 + 3 × 5.16 = 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+# Each further rank's **round trip** is shorter by a forward and a backward, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB -->, three sequences more than the upper bar, and it fits.
 #
 # > **To keep.** 1F1B waits as long as GPipe. What it saves is memory.
 #
@@ -321,7 +317,7 @@ display(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does its dark red boxes 4, 5, 6, and 7 while rank 0 does its own. Of three forwards and three steps back $W$ fills three, so 3 ms<!-- =3 + 3 - 3 --> are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
+# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does the dark red boxes that it put off. Of three forwards and three steps back $W$ fills three, so 3 ms<!-- =3 + 3 - 3 --> are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
@@ -338,7 +334,7 @@ display(
 #
 # The loop below walks along such a list, and at each box does what we did by hand: receive, compute, send. Its `isend` returns at once, so a rank goes on while its message travels.
 #
-# Four new processes have three layers each, and a batch has 16 rows of 5 numbers. **Before you run it**: do micro-batches change how many bytes rank 1 sends?
+# Four new processes have three layers each. Look at the bytes that rank 1 sends: do micro-batches change how many there are?
 
 # %%
 
@@ -400,15 +396,11 @@ for name, schedule in (("one piece", in_one_piece), ("GPipe", gpipe), ("1F1B", o
 print("bytes that rank 1 sent:", sent)
 
 # %% [markdown]
-# One loop follows three schedules, and each time it finds the gradients of one device. It also counts what the ranks remember: for GPipe and 1F1B these are the bars of the second attempt. ZB-H1 has two kinds of backward, which this loop cannot tell apart, but the library's can.
+# One loop follows three schedules, and each time it finds the gradients of one device. It also counts what the ranks remember, and finds the bars of the second attempt. ZB-H1's two kinds of backward need the library's loop.
 #
-# <details><summary>After your guess: why</summary>
-#
-# Rank 1 sends 16 rows forward and 16 rows of gradients back, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when these bytes travel and in how many messages, but not their number.
+# Micro-batches change when the bytes travel and in how many messages, but not their number.
 #
 # > **To keep.** A schedule is only an order: gradients and bytes are the same whichever you take.
-#
-# </details>
 
 # %% [markdown]
 # ## Prove it
@@ -478,39 +470,7 @@ viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait whe
 # %% [markdown]
 # Compare the lower four rows, the run of the processes, with the upper four, simulated from the list. They agree box for box, but end a little later, because messages and the processes themselves take time.
 #
-# ### When one stage is slower
-#
-# Now let rank 2 be a **straggler**: it takes twice as long for everything, because it has too many layers or its GPU is too warm.
-#
-# **Predict.** By how many percent does the step of 33 ms<!-- =8 * 3 + 9 --> get longer?
-
-# %%
-SLOW = Durations(forward_s=2e-3, backward_input_s=2e-3, backward_weight_s=2e-3)
-uneven = [ONE, ONE, SLOW, ONE]
-longer = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3 - 1
-predict(
-    "percent longer",
-    guess=None,
-    answer=100 * longer,
-    unit="%",
-    think="how long rank 2 alone is busy with eight micro-batches, "
-    "and what has to happen before and after",
-)
-viz.plot_schedule(
-    one_f_one_b,
-    uneven,
-    title="One slow stage, and everybody waits for it",
-    subtitle="1F1B; rank 2 takes 2 ms forward and 4 ms backward, the others 1 ms and 2 ms",
-)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# All ranks together compute for only a quarter more time, but look at rank 2. It alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was before. It begins after 2 ms<!-- =2 * 1 --> and waits 1 ms<!-- =1 --> for its first gradient. When it has finished, the last micro-batch needs 4 ms<!-- =2 * 2 --> more on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The other ranks wait for more than half of it, because every micro-batch has to pass rank 2.
-#
-# </details>
-#
-# > **To keep.** A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
+# > **To keep.** Processes wait where their list says, so a schedule can be judged before anything runs.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -565,7 +525,7 @@ for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, plain.batch, world_size=4, steps=40).losses
 viz.plot_loss_curves(curves, title="Which of these runs are sound?")
 
-# %%
+# %% varies="forty steps of rounding differ between processors"
 predict(
     "the sound runs",
     guess=None,
@@ -580,14 +540,12 @@ for run, make in makers.items():
         what, _, way_out = str(error).split("; ", 2)
         print(f"run {run} falls on: {error.rung}")
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
-
-# %% varies="forty steps of rounding differ between processors"
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The ladder computes in float64, and finds that only B is sound. In the second picture even B drifts from one device: it adds in another order, here in float32, and training makes rounding grow, slowly. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
+# The ladder computes in float64, and finds that only B is sound. In the second picture even B drifts from one device: it adds in another order, here in float32, and training makes rounding grow, slowly. The others jump when their bugs first change a weight. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed.
 #
 # </details>
 #
@@ -600,7 +558,7 @@ viz.plot_loss_differences(curves)
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# In the formulas so far messages were free, but at each cut of our Llama a sequence is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->. For each sequence a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =100 * 0.4 --> of an H100's peak. So over a fast link a pipeline can run **between nodes**. *Going deeper* shows what a slow one costs.
+# In the formulas so far messages were free, but at each cut of our Llama a sequence is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. Over InfiniBand it takes less than a hundredth of the time for which a rank works on a sequence. So over a fast link a pipeline can run **between nodes**. *Going deeper* shows what a slow one costs.
 #
 # But GPU 3 also has the head, so the others wait.
 #
@@ -656,11 +614,11 @@ score()
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/parallel/pipelines/executor.py`](../course_lib/parallel/pipelines/executor.py), about 300 lines, walks along a rank's list as your loop did, for every schedule of this page. It adds what a training needs: messages that travel while the rank computes, the two halves of a backward, several stages on one rank, and an end without waiting when one of them fails.
+# [`course_lib/parallel/pipelines/executor.py`](../course_lib/parallel/pipelines/executor.py), about 300 lines, walks along a rank's list as your loop did, for every schedule of this page. It adds messages that travel while the rank computes, the two halves of a backward, and several stages on one rank.
 #
 # ## What still hurts
 #
-# In the first picture the four GPUs waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now they wait for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. Either the batch grows with them, or each gets so small that a GPU has little to do.
+# The four GPUs waited for three quarters of the step, and now for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. Either the batch grows with them, or each gets so small that a GPU has little to do.
 #
 # And a cut runs between layers, so each layer has to fit into one GPU. A single sequence goes through no faster than on one GPU, either. Could two GPUs work on *one* layer together?
 #
@@ -730,6 +688,40 @@ display(viz.animate_schedules(four, ONE))
 viz.schedule_explorer()
 
 # %% [markdown]
+# ## When one stage is slower
+#
+# So far all stages took equally long. Now let rank 2 be a **straggler**: it takes twice as long for everything, because it has too many layers or its GPU is too warm.
+#
+# **Predict.** By how many percent does the step of 33 ms<!-- =8 * 3 + 9 --> get longer?
+
+# %%
+SLOW = Durations(forward_s=2e-3, backward_input_s=2e-3, backward_weight_s=2e-3)
+uneven = [ONE, ONE, SLOW, ONE]
+longer = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3 - 1
+predict(
+    "percent longer",
+    guess=None,
+    answer=100 * longer,
+    unit="%",
+    think="how long rank 2 alone is busy with eight micro-batches, "
+    "and what has to happen before and after",
+)
+viz.plot_schedule(
+    one_f_one_b,
+    uneven,
+    title="One slow stage, and everybody waits for it",
+    subtitle="1F1B; rank 2 takes 2 ms forward and 4 ms backward, the others 1 ms and 2 ms",
+)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# All ranks together compute for only a quarter more time, but look at rank 2. It alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was before. It begins after 2 ms<!-- =2 * 1 --> and waits 1 ms<!-- =1 --> for its first gradient. When it has finished, the last micro-batch needs 4 ms<!-- =2 * 2 --> more on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The other ranks wait for more than half of it, because every micro-batch has to pass rank 2.
+#
+# </details>
+#
+# > **To keep.** A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
+#
 # ## Messages that take time
 #
 # What does it cost if the nodes have only a slow link between them? At each cut a sequence is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over our Ethernet of 25 Gbit/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 10**9 -->, and for each sequence a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.

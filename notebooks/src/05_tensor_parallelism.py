@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 05 · Tensor parallelism: two ranks, one matrix
 #
-# In lesson 04 we cut a model between its layers. How far does that go? The largest Llama 3.1, the 405B, has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
+# In lesson 04 we cut a model between its layers. How far does that go? Give each layer of the largest Llama 3.1, the 405B, a GPU of its own. Does one layer fit?
 #
-# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the sequence, the more of them. The cells below add them for one sequence, at three lengths.
+# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the sequence, the more of them. The cells below try three lengths.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -67,7 +67,7 @@ whole_layers = {
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. **Recomputation**, or activation checkpointing, throws activations away and computes them once more in backward. But there a whole layer would be back at once. And it makes one sequence slower still.
+# Look at the lowest bar, the longest sequence that this Llama reads: one layer is far too much. **Recomputation**, or activation checkpointing, throws activations away and computes them once more in backward. But there a whole layer would be back at once, and one sequence becomes slower still.
 #
 # So let several GPUs work on the same layer and the same sequence **at the same time**, and share its matrices. Then memory and time shrink together.
 
@@ -78,7 +78,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # - say why its GPUs are joined by the fastest wires.
 # - find mistakes that a loss curve hides.
 #
-# <details><summary>Before you start</summary>One hour. You need lessons 02 to 04. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+# <details><summary>Before you start</summary>Fifty minutes. You need lessons 02 to 04. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 #
 # ## On one device
 #
@@ -86,7 +86,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 #
 # $$y = W_2\,\text{GELU}(W_1 x + b_1) + b_2$$
 #
-# One device computes this for eight samples. Two ranks have to come to the same outputs.
+# Two ranks have to come to the outputs of one device.
 
 # %%
 torch.manual_seed(0)
@@ -104,7 +104,7 @@ viz.plot_mlp(dict(model.named_parameters()), bend="GELU", title="The perceptron,
 #
 # Or give it some **columns**. Then it needs only their inputs. But it finishes none of the outputs. It has a term of each of them, a **partial sum**, and the ranks' terms must be added up.
 #
-# The usual names come from the Megatron paper, which writes $Y = XA$ with the transposed matrix. In torch they sound the wrong way round.
+# The usual names come from the Megatron paper, which writes $Y = XA$ with the transposed matrix, so in torch they sound the wrong way round.
 #
 # | cut | in torch, $y = Wx$ | in $Y = XA$ | usual name | for whole outputs |
 # | --- | --- | --- | --- | --- |
@@ -131,14 +131,14 @@ print("equal to one device:", torch.allclose(torch.cat(outputs, dim=1), right))
 viz.plot_pair("column", "column", title="First attempt: both by outputs")
 
 # %% [markdown]
-# The upper half of the picture is rank 0. Read it from left to right. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones, which rank 1 made. The second bar brings the outputs together.
+# The upper half of the picture is rank 0. Read it from left to right. It knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has rank 1's orange ones. The second bar brings the outputs together.
 #
-# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Here each rank sends two numbers for each sample. But a real model is at its widest in the middle: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
+# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. A real model is at its widest in the middle: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
 
 # %% [markdown]
 # ## Second attempt: by inputs first
 #
-# Could the ranks send nothing in the middle? Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? $W_2$ times a sum is the sum of $W_2$ times its terms, so adding can wait. Let each rank take its own terms through all of $W_2$. We add only at the very end, where a sample has become two numbers.
+# Could the ranks send nothing in the middle? Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now each has a term of every hidden number. Must they be added right away? $W_2$ times a sum is the sum of $W_2$ times its terms, so adding can wait. Let each rank take its own terms through all of $W_2$. We add only at the very end, where a sample has become two numbers.
 
 
 # %% varies="the last digits of rounding differ between processors"
@@ -155,9 +155,9 @@ for name, bend in (("nothing", lambda numbers: numbers), ("a GELU", F.gelu)):
     print(f"{name:8} in the middle: off by {(put_off(bend) - wanted).abs().max():.0e}")
 
 # %% [markdown]
-# Without the GELU this idea is right. With it the outputs are off, and nothing complained! What went wrong is small enough to do by hand.
+# Without the GELU this idea is right. With it the outputs are off, and nothing complained!
 #
-# **Predict.** For one hidden number rank 0 has the term 2, and rank 1 has the term −2. One device adds them, gets 0, and GELU(0) is 0. Our two ranks take the GELU first and add afterwards. What do they get?
+# **Predict.** For one hidden number rank 0 has the term 2, and rank 1 has the term −2. One device adds them, gets 0, and GELU(0) is 0. Our ranks take the GELU first. What do they get?
 
 # %%
 terms = torch.tensor([2.0, -2.0])
@@ -175,9 +175,9 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# A GELU bends, it is **nonlinear**: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture, crosses mark where the sum is missing: the terms must be added **before** the GELU, with the bias.
+# A GELU bends, it is **nonlinear**: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture crosses mark where the sum is missing, **before** the GELU.
 #
-# The lower picture adds them in time. Its $W_2$ is cut by inputs as well, so each rank needs only two of the four sums, and a reduce-scatter adds up all four and leaves each rank its two. Is that better than the first attempt? No: a rank sends two numbers here and two at the end, whereas the first attempt sent two and one. But we have learned something.
+# The lower picture adds in time, with a reduce-scatter, because its $W_2$ is cut by inputs as well and each rank needs only two of the four sums. Is that better than the first attempt? No, something still travels in the middle. But we have learned something.
 #
 # </details>
 #
@@ -187,8 +187,6 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # ## Third attempt: what can a rank do with what it has?
 #
 # After the first matrix of the **first** attempt rank 0 had two finished hidden numbers, and with these it can go on alone. So take the left half of the first picture and the right half of the one *put right*. We add $b_2$ once, afterwards.
-#
-# With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers for each sample in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
 # **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. Take one token and two ranks. How many times as many numbers does a rank send in the first attempt as in the third?
 
@@ -214,31 +212,15 @@ viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by i
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, for $b_2$ is whole on each rank.
+# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. It stores 20 of the 38 numbers: half of each matrix and of $b_1$, and $b_2$ whole.
 #
-# In the 405B the middle is more than three times as wide as the ends. Why is the first attempt only twice as dear? It sends finished numbers, and of these a rank has half: half of the middle and half of the end, 34,816. The third attempt sends terms, and a rank has a term of every number: all 16,384 of the end.
+# Why is the first attempt only twice as dear, if the middle is so much wider? It sends finished numbers, and of these a rank has half, of the middle and of the end. The third attempt sends terms, and a rank has a term of every number of the end.
 #
 # </details>
 #
 # This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
 # > **To keep.** Cut first by outputs, then by inputs: nothing travels in the wide middle, and one sum brings the pair's result.
-#
-# ## On real ranks
-
-# %%
-# %%ranks 2 --push model,inputs,right
-import torch
-import torch.nn.functional as F
-from course_lib.comm import all_reduce
-
-w1, b1, w2, b2 = (parameter.detach() for parameter in model.parameters())
-mine = slice(2 * rank, 2 * rank + 2)
-
-hidden = F.gelu(F.linear(inputs, w1[mine], b1[mine]))  # (8, 2): column-parallel
-terms = F.linear(hidden, w2[:, mine])  # (8, 2): row-parallel
-outputs = all_reduce(terms) + b2
-print("equal to one device:", torch.allclose(outputs, right))
 
 # %% [markdown]
 # ## And backward?
@@ -286,26 +268,26 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 #
 # Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$, and from it that of $b_2$. Do not add the ranks' copies: they come from one loss, computed twice. Now, $y$ is rank 0's term plus rank 1's plus $b_2$, so each term has the same gradient as $y$. A rank starts from there, and needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
-# Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed lines: the first two add up to the third. So backward needs an all-reduce.
+# Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. The first two printed lines add up to the third, so backward needs an all-reduce.
 #
 # </details>
 
 # %% [markdown]
 # ### Build it: two operators
 #
-# At the end of the pair, forward adds the terms, and backward hands $y$'s gradient to each of them. At the beginning it is the other way round: forward hands $x$ to each rank, which costs no message, and backward adds. The Megatron paper has names for these two operators.
+# At the end of the pair, forward adds the terms, and backward hands $y$'s gradient to each of them. At the beginning it is the other way round: forward hands $x$ to each rank, which costs no message, and backward adds. The Megatron paper names these two operators.
 #
 # | operator | where | forward | backward |
 # | --- | --- | --- | --- |
 # | $f$ | at the beginning | changes nothing, the **identity** | **adds** |
 # | $g$ | at the end | **adds** | changes nothing |
 #
-# Autograd does not see our `all_reduce`. PyTorch's differentiable one, in `torch.distributed.nn.functional`, adds up in backward as well: in $g$'s place its gradients here would be twice as large. So each operator becomes a `torch.autograd.Function` with a backward of its own.
+# Autograd does not see our `all_reduce`, and PyTorch's differentiable one adds up in backward as well, which would be wrong in $g$'s place. So each operator becomes a `torch.autograd.Function` with a backward of its own.
 #
 # > **To keep.** Where forward changes nothing, backward adds; where forward adds, backward changes nothing.
 
 # %%
-# %%ranks 2 --push model,inputs --pull x_gradient,w1_gradient
+# %%ranks 2 --push model,inputs,right,right_ones
 import torch
 import torch.nn.functional as F
 from course_lib.comm import all_reduce
@@ -326,41 +308,20 @@ mine, x = slice(2 * rank, 2 * rank + 2), inputs.clone().requires_grad_()
 hidden = F.gelu(F.linear(CopyTo.apply(x), w1[mine], b1[mine]))
 y = ReduceFrom.apply(F.linear(hidden, w2[:, mine])) + b2
 (100 * y[:, 0].sum()).backward()
-x_gradient, w1_gradient = x.grad, w1.grad[mine]
-
-# %%
-forward_bytes = chain_partition((6, 4, 2), ("out", "in"), tp=2, samples=8).forward.sent_bytes[0]
-print(
-    "bytes that a rank sends:",
-    forward_bytes,
-    "forward,",
-    ledger().bytes_sent(0) - forward_bytes,
-    "backward",
-)
-print("gradient of x is one device's:", [torch.allclose(mine, right_ones[0]) for mine in x_gradient])
-print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_gradient)), right_ones[1]))
-viz.show_source(RowParallelLinear)
+print("outputs are one device's:", torch.allclose(y, right))
+print("gradient of x is one device's:", torch.allclose(x.grad, right_ones[0]))
+print("gradient of this rank's part of W₁, too:", torch.allclose(w1.grad[mine], right_ones[1][mine]))
 
 # %% [markdown]
-# Backward costs more here, because $x$ is wider than $y$: six numbers for a sample instead of two. In the library's row-parallel layer `leave` is our $g$, and the bias is added after it.
+# Both ranks have one device's outputs and gradients, so the pair is complete.
 #
 # ## A whole layer
 #
 # The feed-forward block of a decoder layer is our pair already, except that Llama's, a **SwiGLU**, has two matrices on the way in. Cut both by outputs. Their outputs are multiplied number by number, so a rank with the same rows of both needs nobody.
 #
-# And attention? The softmax is nonlinear as well, so it must get finished numbers. A head computes $\text{softmax}(q k^T) v$ from its own $q$, $k$ and $v$ alone. So give each rank whole heads, and it can compute them to the end without asking anyone.
-
-# %%
-viz.plot_heads()
-
-# %% [markdown]
-# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. Then `o_proj` mixes heads. A rank has two, so this matrix is cut by inputs, and the ranks' terms are added up.
+# And attention? The softmax is nonlinear as well, so it must get finished numbers. A head computes $\text{softmax}(q k^T) v$ from its own $q$, $k$ and $v$ alone. So give each rank whole heads, and it can compute them to the end alone. In Llama several query heads share one **kv head**, which is called **grouped-query attention** (GQA), and all go to its rank.
 #
-# In Llama several query heads share one **kv head**, which is called **grouped-query attention** (GQA), and all go to its rank.
-#
-# > **To keep.** Attention is cut between heads, feed-forward between hidden numbers, and the norms are not cut at all.
-#
-# Now `tensor()` cuts a small Llama for four ranks.
+# Here is attention alone, on two ranks, and then all that `tensor()` cuts for four.
 
 # %%
 SMALL = ModelConfig(
@@ -395,12 +356,23 @@ regions, shapes = (
     {name.removeprefix("layers.0."): found[name] for name in names}
     for found in (layout.regions(), layout.shapes())
 )
-viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks")
+display(
+    viz.plot_heads(),
+    viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks"),
+)
 
 # %% [markdown]
-# A matrix with a band across is cut by outputs: queries, keys, values, gate and up. One with a band from top to bottom is cut by inputs: `o_proj` and `down_proj`. Every rank keeps the norms whole, the two thin strips, so it holds a little more than a quarter. Embedding and output head are cut as well.
+# In the first picture each head is one number wide. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes its blue ones through the softmax. Then `o_proj` mixes heads. A rank has two, so this matrix is cut by inputs, and the ranks' terms are added up.
 #
-# **Predict.** Five matrices are cut by outputs, and each reads an $x$ that all ranks share. How many all-reduces does one layer make in **backward**?
+# In the second one a matrix with a band across is cut by outputs, and one with a band from top to bottom by inputs: `o_proj` and `down_proj`. The two thin strips are norms, which every rank keeps whole, so it holds a little more than a quarter. Embedding and output head are cut as well.
+#
+# > **To keep.** Attention is cut between heads, feed-forward between hidden numbers, and the norms are not cut at all.
+#
+# ### How much does a layer send?
+#
+# In forward it has two $g$, one after attention and one after feed-forward. And in backward? Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. So a layer makes four all-reduces in a step. Each adds up $x$, and you know what a ring sends of a tensor.
+#
+# **Predict.** Our small Llama reads 3 sequences of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
 
 
 # %%
@@ -408,10 +380,6 @@ def step(config):
     trainer = llama_on_ranks(TrainConfig(), config=config)
     comm.ledger.clear()
     trainer.compute_gradients(text.batch(0))
-
-
-def forward(config):
-    llama_on_ranks(TrainConfig(), config=config).output(text.batch(0)[0])
 
 
 def of_one_layer(work, count, config=SMALL):
@@ -423,35 +391,11 @@ def of_one_layer(work, count, config=SMALL):
     return counts[0] - counts[1]
 
 
-in_step, in_forward = (
-    of_one_layer(work, lambda messages: len(messages.calls())) for work in (step, forward)
-)
-predict(
-    "all-reduces of one layer in backward",
-    guess=None,
-    answer=in_step - in_forward,
-    think="how many different tensors the five matrices read, not how many matrices there are",
-)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. With the two $g$ of forward a layer makes four all-reduces in a step.
-#
-# </details>
-#
-# ### How many bytes is that?
-#
-# Each carries the activations, and you know what a ring sends of a tensor.
-#
-# **Predict.** Our small Llama reads 3 sequences of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
-
-
-# %%
 def kib(messages):
     return messages.bytes_sent(0) / KiB
 
 
+calls = of_one_layer(step, lambda messages: len(messages.calls()))
 wider = replace(SMALL, ffn_size=2 * SMALL.ffn_size)
 predict(
     "KiB that a rank sends for one layer",
@@ -460,6 +404,7 @@ predict(
     unit="KiB",
     think="how large x is, how often it is summed, and what a ring of four sends of it",
 )
+print(f"all-reduces of one layer: {calls}")
 print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 
 # %% [markdown]
@@ -471,7 +416,7 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 #
 # For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of $x$.
 #
-# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the sequence is. If the model becomes wider inside its blocks, tensor parallelism sends the same, as the last line says.
+# The number of weights is not in it! If the model becomes wider inside its blocks, tensor parallelism sends the same, as the last line says.
 #
 # </details>
 #
@@ -480,7 +425,7 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 # %% [markdown]
 # ## Prove it
 #
-# We gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same sequence, both in float64.
+# We gave $f$ and $g$ a backward of our own. Is it still the same training?
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
@@ -491,9 +436,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ## Measure: time
 #
-# In forward, a layer of Llama 3.1 8B takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 2048 tokens, if it works at 40 %<!-- =100 * 0.4 --> of its peak. Four GPUs compute a quarter each, and add up 16 MiB<!-- =2048 * 4096 * 2 / MiB --> twice.
-#
-# The work stays the same, only the GPUs become more: that is **strong scaling**.
+# In forward, a layer of Llama 3.1 8B takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 2048 tokens, if it works at 40 %<!-- =100 * 0.4 --> of its peak. Four GPUs compute a quarter each, and add up 16 MiB<!-- =2048 * 4096 * 2 / MiB --> twice. More GPUs for the same work: that is **strong scaling**.
 #
 # **Predict.** Each of the four sits in a node of its own. InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them, after a **latency** of 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> in each of a ring's six steps. How many times as fast as one are they? Add up a quarter of the computing and the two sums: in each sum a GPU sends one and a half times the bytes.
 
@@ -539,9 +482,9 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 #
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing. Nothing hides them, so they are **exposed communication**.
 #
-# Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one of them: 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens several rings at once, along different links, and so uses all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> of a GPU: 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
+# Inside a node of four H100s, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one of them, and comes to 2.4<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (1 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times as fast. NCCL opens rings along all links at once, and comes to 3.15<!-- =(lambda run: 4 * run.compute_s / run.in_turn_s)(costs.tensor_overlap([2 * size * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / 4 for size in (8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size), costs.layer_parameters(LLAMA_3_1_8B) - 8192 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size))], 2 * [1.5 * 2048 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s)], latency_s=6 * NVLINK.alpha_s)) --> times.
 #
-# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so in our schedule it has to wait. *Going deeper* has two others.
+# Could we hide the sums? In backward, yes: while $f$ adds, a rank makes the weights' gradients. In forward the next block reads this very sum, so it has to wait. *Going deeper* has two ways out.
 #
 # </details>
 #
@@ -618,7 +561,7 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 #
 # A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3 A and C (question 1) are hundreds of times as far off. But a model too large for one device has no grey line to compare with. So prove the same code on a small model, of two layers, before the large one starts.
+# B is sound, yet it drifts away, because training lets float32's rounding grow. At step 3 A and C (question 1) are hundreds of times as far off. A model too large for one device has no grey line, so prove its code on a small one first.
 #
 # </details>
 #
@@ -627,7 +570,7 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 # %% [markdown]
 # ## In PyTorch alone
 #
-# In PyTorch you only say which module is cut in which way, and that is a **plan**. `parallelize_module` follows it. It makes each weight a **DTensor**, a tensor that knows which part of the whole a rank has, and it puts the collectives where the plan needs them. Here is our pair.
+# In PyTorch you only say which module is cut in which way, and that is a **plan**. `parallelize_module` makes each weight a **DTensor**, a tensor that knows which part of the whole a rank has, and it puts the collectives where the plan needs them. Here is our pair.
 
 # %%
 # %%ranks 2 --push model,inputs,right
@@ -673,39 +616,24 @@ if rank == 0:
 #
 # How many ranks, which **TP degree**? At most a domain's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #
-# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =tensor_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. Each norm keeps its input and its output, 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
+# And the layer of the first picture? Share it.
 
 # %%
 shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
-kept = shared["on 8 GPUs"].activations / GiB
-predict(
-    "GiB of activations on each of eight",
-    guess=None,
-    answer=kept,
-    unit="GiB",
-    tolerance=0.15,
-    think="what shrinks to an eighth, and what each rank keeps whole",
-)
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of 131,072 tokens")
 
 # %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# On paper, two GPUs just hold it. But look at the blue part of the last bar. Every GPU still does both norms in full, so what each reads and what it writes are whole there: 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. Most of the bar, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, are these four. *Going deeper* cuts them, too.
-#
-# </details>
+# On paper, two GPUs hold it. But look at the blue part of the last bar: it is far more than an eighth of the first. Every GPU still does both norms in full, so what each reads and what it writes are whole there. These are most of the bar. *Going deeper* cuts them, too.
 #
 # > **To keep.** Tensor parallelism cuts the activations *inside* attention and feed-forward; what runs between them stays whole.
 #
 # ## The file behind this lesson
 #
-# [`course_lib/parallel/tensors/layers.py`](../course_lib/parallel/tensors/layers.py), about 110 lines, has the two layers of this page, and the table of words that is cut like them. You know $xW^T$ on a part of the features. What it adds is where ranks talk: a column-parallel layer *enters*, a row-parallel one *leaves*, and between the two nobody needs anybody.
+# [`course_lib/parallel/tensors/layers.py`](../course_lib/parallel/tensors/layers.py), about 110 lines, has the two layers of this page, and the table of words that is cut like them. A column-parallel layer *enters*, where your $f$ was, and a row-parallel one *leaves* through $g$.
 #
 # ## What still hurts
 #
-# When Meta trained the 405B on short sequences, 8 tensor-parallel ranks times 16 pipeline stages held the model once, and all 16,384 GPUs 128 copies.
-#
-# Adam's states, 12 bytes<!-- =12 --> a parameter, would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> on each GPU, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there.
+# When Meta trained the 405B on short sequences, 8 tensor-parallel ranks times 16 pipeline stages held the model once, and all 16,384 GPUs 128 copies. Adam's states, 12 bytes<!-- =12 --> a parameter, would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> on each GPU, and 127 others would keep the same numbers. Must they? Lesson 06 begins there.
 
 # %%
 score()

@@ -3,7 +3,7 @@
 #
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
 #
-# Each GPU reads sequences of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, its **master weight**, 4 each. All 16 together are the **model states**.
+# Each GPU reads sequences of its own, but weights, gradients and optimizer are the same on all. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, its **master weight**. All of these together are the **model states**.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -73,7 +73,7 @@ viz.plot_states(
 # %% [markdown]
 # Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so training does not even start. More GPUs do not help, because each would have to keep the same numbers.
 #
-# But together the 64 have memory enough. So let each GPU remember only a part, a **shard**, and ask another for the rest when it needs it. On paper each keeps a 64th of 120 GB<!-- =16 * 7.5e9 / GB -->, which is 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
+# But together they have memory enough. So let each GPU remember only a part, a **shard**, and ask another for the rest when it needs it. Does the training stay the same? We try it on a small model first.
 
 # %% [markdown]
 # By the end you will be able to
@@ -82,7 +82,7 @@ viz.plot_states(
 # - follow the weights of one layer as they come and go.
 # - find bugs in a training in which no rank has all the numbers.
 #
-# *One hour; the exercises come on top.*
+# *Fifty minutes; the exercises come on top.*
 #
 # <details><summary>Before you start</summary>You need reduce-scatter and all-gather from lesson 02, and data parallelism and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 
@@ -123,9 +123,9 @@ viz.plot_kept(0)
 # %% [markdown]
 # ## Step one: Adam's states
 #
-# After the all-reduce both ranks do the same work on the same numbers. So let rank 0 update the first 19, and rank 1 the other 19. For that a rank needs nothing of the other half, because AdamW treats each number by itself.
+# After the all-reduce both ranks do the same work on the same numbers. So let rank 0 update the first half of the parameters, and rank 1 the other. For that a rank needs nothing of the other half, because AdamW treats each number by itself.
 #
-# What still has to travel? Before the update rank 0 needs its 19 gradients, **summed** over both ranks, so a reduce-scatter is enough. Afterwards it needs the 19 new weights of rank 1, because forward uses all 38, and an all-gather brings them.
+# What still has to travel? Before the update rank 0 needs the gradients of its half, **summed** over both ranks, so a reduce-scatter is enough. Afterwards it needs the new weights of rank 1, because forward uses all of them, and an all-gather brings them.
 
 # %%
 gradients = [
@@ -177,9 +177,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 # %% [markdown]
 # ## Step two: the gradients
 #
-# The 38 striped gradients are useless after the reduce-scatter, but until then they take up memory.
-#
-# So why wait for the end of backward? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next layer's come. This is **ZeRO-2**.
+# The striped gradients are useless after the reduce-scatter, but until then they take up memory. So why wait for the end of backward? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next layer's come. This is **ZeRO-2**.
 #
 # But our cut at 19 gives the whole last layer to rank 1. For this layer rank 0 would only send and rank 1 only receive, so half of each wire would be idle. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
 
@@ -187,49 +185,16 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 viz.plot_kept(2)
 
 # %% [markdown]
-# Look at rank 0's line of gradients. The blue ones are the 14 and the 5 sums that it keeps. The dashed ones were there only for a moment, one layer at a time.
+# Look at rank 0's line of gradients. The blue ones are the sums that it keeps. The dashed ones were there only for a moment, one layer at a time.
 #
-# With a single backward ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update. That is **gradient accumulation**.
-#
-# **Predict.** Let ZeRO-1, too, make a reduce-scatter for each layer. Then it makes two in a step, after the last micro-batch. How many does ZeRO-2 need?
-
-
-# %%
-def four_micro_batches(stage):
-    config = TrainConfig(accumulation=4)
-    trainer = Trainer(MLP(), config, mesh=make_mesh(dp=2), apply=(zero(stage),))
-    trainer.compute_gradients((inputs, goals.argmax(1)))  # the trainer's loss wants classes
-
-
-made = {}
-for stage in (1, 2):
-    run_ranks(four_micro_batches, 2, stage)
-    made[stage] = len(ledger().of("reduce_scatter").calls())
-predict(
-    "reduce-scatters of ZeRO-2 in a step",
-    guess=None,
-    answer=made[2],
-    think="what a rank still has of the gradients when the next micro-batch begins",
-)
-print("ZeRO-1 makes", made[1])
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients must be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches.
-#
-# </details>
-#
-# > **To keep.** With gradient accumulation ZeRO-2 pays for memory with messages, so ZeRO-1 is better as long as whole gradients fit.
+# > **To keep.** ZeRO-2 keeps only its own sums, and with a single backward it sends no more than ZeRO-1: the same gradients travel, only sooner.
 
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still dark: both ranks keep all 38 weights, although each updates only 19. Forward and backward need them all, but not **at the same time**, because at any moment forward is in one layer only.
+# One line is still dark: both ranks keep all weights, although each updates only half. Forward and backward need them all, but not **at the same time**, because at any moment forward is in one layer only.
 #
-# So let each rank keep only its 14 and its 5 weights. When forward comes to a layer, the ranks gather its weights, compute with them, and forget what they gathered. For backward they gather them again.
-#
-# What is gathered together is called a **unit**. Our units are the two layers.
+# So let each rank keep only its pieces. When forward comes to a layer, the ranks gather its weights, compute with them, and forget what they gathered. For backward they gather them again. What is gathered together is called a **unit**; our units are the two layers.
 
 # %%
 viz.plot_kept(3)
@@ -294,14 +259,14 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # No fourth gather is needed, because the gradient of $W_1$ is made of $x$ and of what came back from the second unit. Every other unit needs its weights, to find the gradient of its input. The library treats all units alike, so it gathers the first as well.
 # </details>
 #
-# With these two lines you have the forward and backward of FSDP. The library does the same for any model, with hooks before and after each unit.
+# With these two lines you have the forward and backward of FSDP. The library does the same for any model.
 
 # %% [markdown]
 # ### Eight steps
 #
 # A workshop of the Kempner Institute counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update. PyTorch says **unshard** for gather and **reshard** for free.
 #
-# **Predict.** The library takes both units through all eight. Let each rank cut its four samples into four micro-batches, and make one update. Data parallelism would add up the four gradients first, and send 38 numbers once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
+# **Predict.** Let each rank cut its four samples into four micro-batches, and make one update. Data parallelism would add up the four gradients first, and send 38 numbers once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
 
 
 # %%
@@ -335,7 +300,7 @@ for event in ledger().events:
 #
 # The list above shows one micro-batch, and leaves out only *free*. All weights are gathered twice, and all gradients reduced once. In each of these three rounds of collectives a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
-# What a rank sends in a step is its **communication volume**. We count it in gathers of all weights: here 19 numbers each, on many ranks nearly $\Psi$, the number of parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. For $m$ micro-batches data parallelism and ZeRO-1 have a volume of 2, an all-reduce. ZeRO-2 reduces gradients $m$ times and gathers weights once. So for our four the volumes are 2, 5 and **12**.
+# What a rank sends in a step is its **communication volume**. We count it in gathers of all weights: here 19 numbers each, on many ranks nearly $\Psi$, the number of parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. With **gradient accumulation** data parallelism and ZeRO-1 stay at 2, an all-reduce. ZeRO-2 has to reduce in every micro-batch, because in between a rank keeps only its own sums, and it gathers weights once. For our four that makes 5, and for FSDP **12**.
 #
 # </details>
 #
@@ -344,7 +309,7 @@ for event in ledger().events:
 # %% [markdown]
 # ## Must we wait for the weights?
 #
-# So FSDP has a volume of 3, data parallelism of 2. Does that cost time? In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
+# FSDP sends half as much again as data parallelism. Does that cost time? In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
 #
 # Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after another, 9 ms<!-- =6 * 1.5 --> of computing, 12 gathers and 6 reduce-scatters make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
@@ -384,7 +349,7 @@ viz.plot_units(runs, 6)
 #
 # ## Prove it
 #
-# So far we have compared FSDP's gradients with one device, and nothing of ZeRO-2. Now both climb the ladder, with a small Llama on four ranks.
+# So far we have compared gradients with one device. Now ZeRO-2 and FSDP climb the whole ladder, with a small Llama on four ranks.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -420,7 +385,7 @@ for name, make in (("ZeRO-2", two_micro_batches), ("FSDP", llama_sharded)):
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)  # the last one, FSDP
 
 # %% [markdown]
-# Both agree with one device on every rung, ZeRO-2 even with two micro-batches. In the picture FSDP differs only in the last digits of float64. Two rungs need messages of their own now, because no rank has everything: the gradient norm and save and load. Clipping needs the *gradient norm*, to which all gradients contribute. So each rank adds up the squares of its own pieces, and an all-reduce adds up these sums. For *save and load* the pieces are put together, and taken apart again.
+# Both agree with one device on every rung, ZeRO-2 even with two micro-batches. In the picture FSDP differs only in the last digits of float64. Two rungs need messages of their own now, because no rank has everything. Clipping needs the *gradient norm*, so each rank adds up the squares of its own pieces, and an all-reduce adds up these sums. For *save and load* the pieces are put together, and taken apart again.
 
 # %% [markdown]
 # ## Measure: what is in memory
@@ -457,27 +422,10 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients.
 #
-# FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of a 64th of the states.
 #
 # </details>
 #
-# And with gradient accumulation? From the second micro-batch on, ZeRO-1 has whole gradients at the loss, too. The cell repeats both with two micro-batches.
-
-
-# %% varies="what PyTorch allocates while it computes differs between processors"
-def accumulated(stage):
-    config = TrainConfig(optimizer="adamw", accumulation=2)
-    mesh = make_mesh(dp=dist.get_world_size())
-    trainer = Trainer(Decoder(DEEP), config, mesh=mesh, apply=(zero(stage),))
-    trainer.step(text.batch(0))
-    return max(instant.total for instant in gauges.track_step(trainer, text.batch(1)))
-
-
-for stage in (1, 2):
-    peak = run_ranks(accumulated, 4, stage, timeout=55)[0] / 2**20
-    print(f"ZeRO-{stage}, two micro-batches: {peak:.1f} MiB")
-
-# %% [markdown]
 # > **To keep.** A peak is a moment: sharing out lowers it only by what is alive then.
 #
 # ## In PyTorch alone
@@ -552,40 +500,18 @@ viz.plot_loss_differences(curves)
 #
 # Run C agrees in float64, so its drift in float32 is rounding.
 #
-# </details>
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). So each rank divides by another norm, and both are too small. Adam hides much of that, so the first picture looks sound, and only the second shows the drift.
 #
-# Run B leaves two clues. The **ladder** trains with SGD, where only weights go from a sound step to the next. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong. The **curve** comes from AdamW. Each corner of a line is a step. In which one does run B's loss, which is known after forward, go wrong?
-#
-# **Predict.** Which part goes wrong? In the order of time:
-#
-# - **G** gather the pieces for forward,
-# - **H** gather them again for backward,
-# - **R** reduce-scatter gradients into empty pieces,
-# - **N** norm and clipping,
-# - **U** update the pieces, which the next G gathers.
-
-# %%
-predict(
-    "the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]]
-)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Take the curve first. Run B's loss is right in step 2, so **U** wrote the right weights in step 1, and **G** gathered them. In step 3 the loss is wrong, so step 2 failed after its forward.
-#
-# The ladder uses SGD, so nothing but weights goes from step to step. Its first step was right, so **H**, **R** and **N** *can* work. What could be different in step 2? The weights are new. Who reads weights? **G**, **H** and **U**. G was right, for the loss of step 2 is. U takes the pieces that G had gathered. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1. (ZeRO++ calls it a secondary partition, `zero_hpz_partition_size`.)
-#
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312). So each rank divides by another norm, rank 0 by 0.9 and rank 1 by 0.45 of the right one. Adam hides much of that, so the first picture looks sound, and only the second shows the drift.
+# Run B is right in all of its first step, and wrong after three. So it reads something that was right only as long as the weights were those of the beginning. *Where does run B go wrong?*, under *Going deeper*, is the hunt for it.
 #
 # </details>
 #
-# > **To keep.** Ask of each part of a step what it reads, and what of that was new when the run went wrong.
+# > **To keep.** With pieces everywhere a first step may be right in everything, and the second one wrong. So climb the ladder beyond one step.
 
 # %% [markdown]
 # ## Back to the large models
 #
-# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on 128 GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU shares them with the 127 that have the same part of the model, its **data-parallel group**. It keeps 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and sends no more.
+# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on as many GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU shares them with those that have the same part of the model, its **data-parallel group**. It keeps 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and sends no more.
 #
 # > **To keep.** A higher stage never sends less, so take the lowest that fits.
 #
@@ -610,9 +536,9 @@ display(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture below the bars, even ZeRO-2 stays above the red line, so the stage to take depends on how many share.
+# On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture below the bars, even ZeRO-2 stays above the red line.
 #
-# And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. On the small model the ladder has shown it for FSDP: the training stays the same.
+# And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. And the training stays the same, as the ladder has shown.
 #
 # </details>
 #
@@ -625,22 +551,18 @@ display(
 # | weights too | FSDP | $3m$ |
 
 # %% [markdown]
-# Go down the table, and stop at the first line that makes the model fit.
-#
-# *Going deeper* shows what the table leaves out. If the wires between nodes are slow, each node's GPUs can share a whole copy, so that only gradients travel between nodes: **HSDP**. And the root, embedding and head, stays whole through forward and backward: in Llama 3.1 8B 2.1 GB<!-- =2 * 2 * load_model("llama3_1_8b").vocab_size * load_model("llama3_1_8b").hidden_size / GB -->, unless these get units of their own.
-#
-# And a gather hides only behind enough computing. On 64 H100s of the Kempner cluster, the gather of a Llama 3.1 8B layer hides in forward if each GPU has at least about 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens.
+# Go down the table, and stop at the first line that makes the model fit. If the wires between nodes are slow, each node's GPUs can share a whole copy, so that only gradients travel between nodes: **HSDP**. And a gather hides only behind enough computing. On 64 H100s of the Kempner cluster, the gather of a Llama 3.1 8B layer hides in forward if each GPU has at least about 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens. *Going deeper* has both.
 
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/parallel/sharding/flat_row.py`](../course_lib/parallel/sharding/flat_row.py), about 280 lines, is the life of one row, in its order: gather, show the weights, free them, reduce the gradients. You had two ranks in a list, and pieces of equal length. It adds a cut that falls in the middle of a parameter, and parameters that stay the same objects while their numbers come and go, so that the optimizer never notices. What more a row may do, as lying on the CPU or travelling in int8, stands in files around it.
+# [`course_lib/parallel/sharding/flat_row.py`](../course_lib/parallel/sharding/flat_row.py), about 280 lines, is the life of one row, in its order: gather, show the weights, free them, reduce the gradients. It adds to yours a cut that falls in the middle of a parameter, and parameters that stay the same objects while their numbers come and go, so that the optimizer never notices.
 #
 # ## What still hurts
 #
 # So FSDP wants many tokens on each GPU, although tokens make activations, which FSDP does not cut. Besides, every GPU reads a sequence of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 sequences in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one sequence. But these ranks wait for its sums in forward, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one sequence. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -770,8 +692,91 @@ for strategy, shards in (
 # Take 64 H100s of the Kempner cluster, four in a node, each node with four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB -->. In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. NCCL's rings through all cards gather them in 2.5 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, of which 0.4 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=64, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> are latency.
 #
 # For a sequence of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> in this layer, attention included, at 40 %<!-- =40 --> of its peak. So there the gather hides easily. For 1024 tokens it computes 1.2 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=1024, causal=True)[:2]) / 32 * 1024 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, and then it waits. The border is near 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 1 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > 1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100")))), -2) --> tokens: below it the wire sets the pace, above it arithmetic does. What decides is how many operations a byte brings, the **arithmetic intensity**; a picture of this border is called a **roofline**.
+#
+# ## Where does run B go wrong?
+#
+# In the bug museum run B left two clues. The **ladder** trains with SGD, where only weights go from a sound step to the next. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong. The **curve** comes from AdamW. Each corner of a line is a step. In which one does run B's loss, which is known after forward, go wrong?
+#
+# **Predict.** Which part goes wrong? In the order of time:
+#
+# - **G** gather the pieces for forward,
+# - **H** gather them again for backward,
+# - **R** reduce-scatter gradients into empty pieces,
+# - **N** norm and clipping,
+# - **U** update the pieces, which the next G gathers.
+
+# %%
+predict(
+    "the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]]
+)
 
 # %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Take the curve first. Run B's loss is right in step 2, so **U** wrote the right weights in step 1, and **G** gathered them. In step 3 the loss is wrong, so step 2 failed after its forward.
+#
+# The ladder uses SGD, so nothing but weights goes from step to step. Its first step was right, so **H**, **R** and **N** *can* work. What could be different in step 2? The weights are new. Who reads weights? **G**, **H** and **U**. G was right, for the loss of step 2 is. U takes the pieces that G had gathered. So **H** is left. It read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1. (ZeRO++ calls it a secondary partition, `zero_hpz_partition_size`.)
+#
+# </details>
+#
+# > **To keep.** Ask of each part of a step what it reads, and what of that was new when the run went wrong.
+#
+# ## ZeRO-2 with gradient accumulation
+#
+# With a single backward ZeRO-2 sends no more than ZeRO-1. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update. That is **gradient accumulation**.
+#
+# **Predict.** Let ZeRO-1, too, make a reduce-scatter for each layer. Then it makes two in a step, after the last micro-batch. How many does ZeRO-2 need?
+
+
+# %%
+def four_micro_batches(stage):
+    config = TrainConfig(accumulation=4)
+    trainer = Trainer(MLP(), config, mesh=make_mesh(dp=2), apply=(zero(stage),))
+    trainer.compute_gradients((inputs, goals.argmax(1)))  # the trainer's loss wants classes
+
+
+made = {}
+for stage in (1, 2):
+    run_ranks(four_micro_batches, 2, stage)
+    made[stage] = len(ledger().of("reduce_scatter").calls())
+predict(
+    "reduce-scatters of ZeRO-2 in a step",
+    guess=None,
+    answer=made[2],
+    think="what a rank still has of the gradients when the next micro-batch begins",
+)
+print("ZeRO-1 makes", made[1])
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients must be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches.
+#
+# </details>
+#
+# > **To keep.** With gradient accumulation ZeRO-2 pays for memory with messages, so ZeRO-1 is better as long as whole gradients fit.
+#
+# ## A peak with gradient accumulation
+#
+# In *Measure* ZeRO-2 did not lower the peak, because there are no whole gradients at the loss. But from the second micro-batch on ZeRO-1 has them. So the cell repeats both with two micro-batches.
+
+
+# %% varies="what PyTorch allocates while it computes differs between processors"
+def accumulated(stage):
+    config = TrainConfig(optimizer="adamw", accumulation=2)
+    mesh = make_mesh(dp=dist.get_world_size())
+    trainer = Trainer(Decoder(DEEP), config, mesh=mesh, apply=(zero(stage),))
+    trainer.step(text.batch(0))
+    return max(instant.total for instant in gauges.track_step(trainer, text.batch(1)))
+
+
+for stage in (1, 2):
+    peak = run_ranks(accumulated, 4, stage, timeout=55)[0] / 2**20
+    print(f"ZeRO-{stage}, two micro-batches: {peak:.1f} MiB")
+
+# %% [markdown]
+# Now ZeRO-2 is lower, because ZeRO-1's whole gradients are alive at the loss, where both peak.
+#
 # ## Mixed precision
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.

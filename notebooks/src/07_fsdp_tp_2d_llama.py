@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · FSDP × TP: two cuts through one Llama
 #
-# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have two nodes of Puhti, a cluster in Finland, with four V100s of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> in each, and want to train a Llama of eight billion parameters on sequences of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
+# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Somebody needs the answer: they have two nodes of Puhti, a cluster in Finland, with four V100s of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> in each, and want to train a Llama of eight billion parameters on sequences of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -71,17 +71,17 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, of a fused attention kernel, which keeps no scores. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
-# Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward. (**Selective** recomputation repeats only what is cheap and large.) By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
+# Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward. By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
 
 # %% [markdown]
 # You will be able to
 # - cut a model along two axes (**2-D parallelism**), and say what every rank holds.
 # - choose which axis gets the fast wires, or recompute instead.
-# - prove in four ways that a parallel Llama is still the same Llama.
+# - prove in two ways that a parallel Llama is still the same Llama.
 # - say what a formula for memory leaves out.
 # - save it on one layout and go on at another.
 #
-# *One hour; the exercises come on top.*
+# *Fifty minutes; the exercises come on top.*
 #
 # <details><summary>Before you start</summary>You need the ladder from lesson 03, tensor parallelism from 05 and FSDP from 06. The runs are on CPUs over gloo, and only the last table comes from a GPU, over NCCL. The bars of 8B and the milliseconds are formulas.</details>
 
@@ -95,7 +95,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
 
 # %% [markdown]
-# First we cut along `tp`, as in lesson 05. Each of two ranks side by side gets half of the hidden numbers, and with them 12 of $W_1$, 2 of $b_1$ and 4 of $W_2$. Both also have the 2 of $b_2$, because it is added after the sum. That makes 20.
+# First we cut along `tp`, as in lesson 05. Each of two ranks side by side gets half of the hidden numbers, and with them half of $W_1$, $b_1$ and $W_2$. Both also have all of $b_2$, because it is added after the sum. That makes 20.
 #
 # Then we cut along `dp`, as in lesson 06. Two ranks below each other have the same 20. They write each layer's numbers into a row, the bias behind the weight. The upper rank keeps the first half of the row, and the lower rank keeps the second.
 #
@@ -185,7 +185,7 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 #
 # Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. Four pairs of GPUs, one for each place on `tp`, do so at the same moment and share the two cards, which takes 8.7 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4) -->. By this estimate a gather can hide in forward, down to sequences of about 4,000<!-- =1000 * round(8192 / 1000 * (1e3 * costs.collective_s("all_gather", "ring", nbytes=costs.layer_parameters(load_model("llama3_1_8b")) // 4 * 2, ranks=2, wires=wires(load_cluster("puhti_v100")), stride=4)) / (1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12)) --> tokens.
 #
-# But what `tp` gathers is the input of the very next matrix, so in forward everybody waits. It is **exposed communication**, however long the sequence is. In backward a good trainer hides some of the five messages of a block, as lesson 05 said (**async TP**; Megatron's `--tp-comm-overlap`). Ours does not, so we count all ten of a layer.
+# But what `tp` gathers is the input of the very next matrix, so in forward everybody waits. It is **exposed communication**, however long the sequence is. In backward a good trainer hides some of them (**async TP**). Ours does not, so we count all ten of a layer.
 #
 # </details>
 #
@@ -231,15 +231,19 @@ for way, (cluster, *degrees) in ways.items():
 #
 # Compare A and B. They send the same bytes, but in B both groups leave each node and share its cards. That makes the messages about 12<!-- =(10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=2) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) / (10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16")))) --> times as dear, and that is why our mesh is `("dp", "tp")`. In C one ring has both cards, but each GPU has less to compute meanwhile. So `tp` stays within its domain.
 #
-# D is the surprise: inside a node, and yet the messages take most of the time that computing takes, because the GPU is three times as fast and the wire far slower. On H100s of one node it would be 18 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("dgx_h100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s("fp16"))) -->; on H800s, with less than half of their NVLink, 39 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) -->, if nothing hides. DeepSeek trained V3, another model, on H800s without tensor parallelism.
+# D is the surprise: inside a node, and yet the messages take most of the time that computing takes, because the GPU is three times as fast and the wire far slower. On H800s, with less than half of an H100's NVLink, it would be 39 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("deepseek_h800")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h800_sxm_80").peak_flops_per_s("fp16"))) -->, if nothing hides. DeepSeek trained V3 on them without tensor parallelism.
 #
 # </details>
 #
 # > **To keep.** Whether messages or recomputation are cheaper depends on how much a machine computes while it sends a byte.
 #
-# ## Run it
+# ## Prove it, in two ways
 #
-# Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
+# Our trainer takes both techniques, in the order of the cuts. But they work on the same weights without knowing of each other, and bugs can hide under a loss that falls. Is it the same Llama?
+#
+# ### Who holds what
+#
+# Suppose that a rank held its neighbour's part of a weight. Its shape would be right, so nothing would crash. But each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. So compare each rank's piece, bit by bit, with the part of one device's weight that the layout names.
 
 # %%
 SMALL = ModelConfig(
@@ -271,27 +275,6 @@ def llama_2d(train, *bugs):
     )
 
 
-def first_losses():
-    torch.manual_seed(0)
-    trainer = llama_2d(ADAMW)
-    return [trainer.step(text.batch(step)) for step in range(3)]
-
-
-torch.manual_seed(0)
-alone = llama_alone(ADAMW)
-print("one device:", *(f"{alone.step(text.batch(step)):.5f}" for step in range(3)))
-print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
-
-# %% [markdown]
-# The losses agree. But bugs can hide under such curves, and here two techniques work on the same weights without knowing of each other.
-#
-# ## Prove it, in four ways
-#
-# ### 1 · Who holds what
-#
-# Suppose that a rank held its neighbour's part of a weight. Its shape would be right, so nothing would crash. But each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. So compare each rank's piece, bit by bit, with the part of one device's weight that the layout names.
-
-# %%
 held = held_parts(llama_alone, llama_2d, world_size=4)
 print(f"{'numbers on rank':32}", *(f"{rank:>7}" for rank in range(4)))
 for name in [*held.shapes][:9]:
@@ -299,104 +282,20 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Why do only ranks 0 and 1 keep the embedding? FSDP makes one row of each block, and one of what is in no block, the **root**. Each place on `tp` has half of the embedding and half of the head, and in the root's row these stand one behind the other. FSDP cuts that row in the middle, so the upper rank keeps the embedding and the lower one the head. In a block attention stands first, and feed-forward behind. Only RMSNorms are there twice.
+# Why do only ranks 0 and 1 keep the embedding? FSDP makes one row of each block, and one of what is in no block, the **root**. Each place on `tp` has half of the embedding and half of the head, and in the root's row these stand one behind the other. FSDP cuts that row in the middle, so the upper rank keeps the embedding and the lower one the head. Only RMSNorms are there twice.
 #
-# ### 2 · Where outputs begin to differ
+# ### The ladder
 #
-# To see where an output goes wrong, compare *every module's* output with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
-#
-# **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. With embedding, last norm and head there are 51. How many are wrong?
-
-
-# %% varies="the last digits of rounding differ between processors"
-def shifted(setup):
-    setup.model.get_submodule("layers.2.ffn.down_proj").register_forward_hook(
-        lambda module, inputs, y: y + 0.01
-    )
-
-
-def llama_shifted(train):
-    return llama_2d(train, shifted)
-
-
-sound = compare_outputs(llama_alone, llama_2d, text.batch(0), world_size=4)
-spoilt = compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4)
-wrong = [one for one in spoilt if one.deviation > 1e-11]
-predict(
-    "modules that give something wrong",
-    guess=None,
-    answer=len(wrong),
-    think="which modules compute something wrong, and which only read it",
-)
-print(
-    f"without the error: {len(sound)} modules, "
-    f"the largest deviation {max(one.deviation for one in sound):.0e}"
-)
-print(f"with it, the first that is wrong: {wrong[0].name}")
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Three of the 17 are in the third layer: `down_proj`, the feed-forward around it, and the layer itself. All twelve modules of the fourth layer are sound, but they read what the error has spoilt, and so do the last norm and the head. That is why only the first wrong output leads you to the error.
-#
-# </details>
-#
-# ### 3 · The ladder
-#
-# Outputs are only the first rung. Next come gradients, their norm, weights, the loss curve, AdamW, and a checkpoint. On two axes the norm of the gradients is the hardest rung. Each number must count exactly once in it, although matrices are cut twice and RMSNorms lie on several ranks.
+# So the pieces are right. Is what the ranks make of them? On two axes the norm of the gradients is the hardest rung. Each number must count exactly once in it, although matrices are cut twice and RMSNorms lie on several ranks.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
+# Every dot lies far left of the dashed line, so only rounding separates four ranks from one device.
+#
 # > **To keep.** On two axes each number has to count exactly once in the norm, wherever it lies and however often.
-#
-# ### 4 · What rounding explains
-#
-# That was float64, but in bfloat16 layouts hardly ever give equal gradients. How far off may ranks be? *Measure* it: one device's gradients in float32 and bfloat16 differ by rounding alone, so ranks should be about as far off.
-#
-# Try it on a bug. Each rank along `tp` has half of the positions. So of a weight that every rank has whole it finds only one term of the gradient, and the bug forgets to add the terms up.
-#
-# **Predict.** In proof 2 one wrong module spoilt 17 of 51 outputs. How many of the model's 39 gradients does this bug spoil?
-
-
-# %% varies="rounding differs between processors"
-def gradients_in(dtype, tp, *bugs):
-    torch.manual_seed(0)
-    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
-    shard = fully_shard(by_block, param_dtype=dtype, reduce_dtype=torch.float32)
-    apply = tensor(sequence_parallel="regather"), shard, *bugs
-    trainer = Trainer(Decoder(SMALL), TrainConfig(), mesh=mesh, apply=apply)
-    trainer.compute_gradients(text.batch(0))
-    return trainer.gradients()
-
-
-exact, rounded = (run_ranks(gradients_in, 1, dtype, 1)[0] for dtype in (None, torch.bfloat16))
-not_summed = museum.TENSOR_BUGS["norms_not_summed"].technique
-runs = {
-    "terms not summed": compare_rounding(
-        exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]
-    ),
-    "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
-}
-spoilt = [one.name for one in runs["terms not summed"] if not one.is_sound]
-predict(
-    "gradients that rounding does not explain",
-    guess=None,
-    answer=len(spoilt),
-    think="who reads a wrong output, and who a wrong gradient",
-)
-viz.plot_rounding(runs, sound=SOUND)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# It spoils nine, all RMSNorms. They lie above the dashed line, our limit: four times as far off as one device's own rounding, because that varies from run to run. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
-#
-# </details>
-#
-# > **To keep.** How much may rounding explain? As much as it changes one device. What is further off is a bug.
 #
 # ## Measure: what is in memory
 #
@@ -443,7 +342,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# They do not shrink! Half of two sequences is one sequence, so each rank keeps as much. On the mesh it keeps a little more for each block. The mesh's peak is lower, because gathered weights are halved.
+# They do not shrink! Half of two sequences is one sequence, so each rank keeps as much. The mesh's peak is lower only because gathered weights are halved.
 #
 # So where is the gain? Look at the lowest strip: each pair reads one sequence, and activations are halved. FSDP cannot hand out less than a whole sequence, so eight GPUs read eight at a time, however long these are. With `tp` 4 four GPUs share one sequence, as if they were one GPU with four times the memory. So our eight would read only two at a time.
 #
@@ -454,7 +353,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # ## Save here, go on there
 #
-# On Monday you have four GPUs, and on Tuesday only two. How can the run go on? No rank may have room for the whole model, so each writes what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those. The field calls the files a **distributed checkpoint** (DCP), and such loading **resharding**.
+# On Monday you have four GPUs, and on Tuesday only two. How can the run go on? No rank may have room for the whole model, so each writes what it has. The layout, the table that *Who holds what* read, says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those. The field calls the files a **distributed checkpoint** (DCP), and such loading **resharding**.
 
 
 # %%
@@ -507,7 +406,7 @@ with TemporaryDirectory() as folder:
 #
 # Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The next cell draws their losses, and below them how far each run is from one device. Ask of each whether rounding alone could have taken it there.
 #
-# **Predict.** Which runs are sound? Their losses alone tell hardly anything. Name them, as `"AC"` or `"none"`.
+# **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
 names = sorted(
@@ -574,7 +473,7 @@ except NotEqual as error:
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
+# It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed without tensor parallelism.
 #
 # Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558).
 #
@@ -629,11 +528,11 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays more: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often, and by `plan` that alone costs over a tenth. So the **throughput**, in tokens per second, falls by about a seventh; a second forward costs over a fifth.
 #
-# So much for the bar. Does it really fit? All programs of this course, `doctor`, `plan`, `sweep` and `predict`, ask one question, `gpu_memory` of a **job**, and say what they assume.
+# So much for the bar. Does it really fit? All programs of this course ask one question, `gpu_memory` of a **job**, and say what they assume.
 #
-# Read its second column, a trainer like Megatron. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes. *Gathered* holds two layers, because prefetch brings the next. *Other* is what is not the model's: CUDA's own memory, the buffers of NCCL, and what the allocator loses. Only *activations* are fewer, because a fused kernel in feed-forward keeps less. Together they leave 0.08 GiB<!-- =(load_device("v100_sxm_32").usable_bytes - gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, parallel=ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True))).total) / GiB --> of what a V100 offers to a program. Recomputing all on FSDP alone takes 35.0 GiB<!-- =gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, recompute="layers", parallel=ParallelConfig(dp=8, zero_stage=3))).total / GiB -->, because its head holds whole logits.
+# Read its second column, a trainer like Megatron. It adds micro-batches up in float32, so *gradients* are twice as large. Its *head* counts the copies of the logits that a loss makes. *Gathered* holds two layers, because prefetch brings the next. *Other* is not the model's, such as CUDA's own memory. Together they leave 0.08 GiB<!-- =(load_device("v100_sxm_32").usable_bytes - gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, parallel=ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True))).total) / GiB --> of what a V100 offers to a program. Recomputing all on FSDP alone takes 35.0 GiB<!-- =gpu_memory(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, microbatch=1, sequence=8192, recompute="layers", parallel=ParallelConfig(dp=8, zero_stage=3))).total / GiB -->, because its head holds whole logits.
 #
-# The third column is plain PyTorch, which keeps what sequence parallelism gathers, and it lacks six GiB. So take both cures and recompute every second layer, though that is as slow as a second forward: then a trainer like Megatron needs 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, which fits with room.
+# The third column is plain PyTorch, which keeps what sequence parallelism gathers, and it lacks six GiB. So take both cures and recompute every second layer, though that is as slow as a second forward: then a trainer like Megatron needs 27.6 GiB<!-- =planner.ranked(planner.search(planner.Job(model=load_model("llama3_1_8b"), cluster=__import__("dataclasses").replace(load_cluster("puhti_v100"), n_nodes=2), batch=16, sequence=8192), planner.Space(tp=(4,), pp=(1,), cp=(1,), zero_stage=(3,), micro_batch=(1,), recompute=("half",))), 1)[0].memory_bytes / GiB -->, which fits.
 #
 # </details>
 #
@@ -653,7 +552,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # ## The file behind this lesson
 #
-# [`course_lib/training/trainer.py`](../course_lib/training/trainer.py), about 310 lines, takes the techniques of this page in a fixed order, and each writes into one table who has which part of a parameter. From that table follow the norm, the clipping and the checkpoint. So the trainer asks nowhere which technique it has, and two of them fit together although neither knows the other.
+# [`course_lib/training/trainer.py`](../course_lib/training/trainer.py), about 310 lines, takes the techniques of this page in a fixed order, and each writes into one table who has which part of a parameter. From that table follow the norm, the clipping and the checkpoint.
 #
 # ## What still hurts
 #
@@ -700,7 +599,94 @@ viz.show_difference(Path("scripts/06_fsdp.py"), Path("scripts/07_fsdp_tp.py"))
 
 
 # %% [markdown]
-# ## A fifth proof: would it say the same words?
+# ## Where outputs begin to differ
+#
+# The ladder says that an output is wrong. To see where it goes wrong, compare *every module's* output with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
+#
+# **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. With embedding, last norm and head there are 51. How many are wrong?
+
+
+# %% varies="the last digits of rounding differ between processors"
+def shifted(setup):
+    setup.model.get_submodule("layers.2.ffn.down_proj").register_forward_hook(
+        lambda module, inputs, y: y + 0.01
+    )
+
+
+def llama_shifted(train):
+    return llama_2d(train, shifted)
+
+
+sound = compare_outputs(llama_alone, llama_2d, text.batch(0), world_size=4)
+spoilt = compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4)
+wrong = [one for one in spoilt if one.deviation > 1e-11]
+predict(
+    "modules that give something wrong",
+    guess=None,
+    answer=len(wrong),
+    think="which modules compute something wrong, and which only read it",
+)
+print(
+    f"without the error: {len(sound)} modules, "
+    f"the largest deviation {max(one.deviation for one in sound):.0e}"
+)
+print(f"with it, the first that is wrong: {wrong[0].name}")
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Three of the 17 are in the third layer: `down_proj`, the feed-forward around it, and the layer itself. All twelve modules of the fourth layer are sound, but they read what the error has spoilt, and so do the last norm and the head. That is why only the first wrong output leads you to the error.
+#
+# </details>
+#
+# ## What rounding explains
+#
+# The ladder runs in float64, and in bfloat16 layouts hardly ever give equal gradients. How far off may ranks be? *Measure* it: one device's gradients in float32 and bfloat16 differ by rounding alone, so ranks should be about as far off.
+#
+# Try it on a bug. Each rank along `tp` has half of the positions. So of a weight that every rank has whole it finds only one term of the gradient, and the bug forgets to add the terms up.
+#
+# **Predict.** One wrong module may spoil the outputs of all that follow. How many of the model's 39 gradients does this bug spoil?
+
+
+# %% varies="rounding differs between processors"
+def gradients_in(dtype, tp, *bugs):
+    torch.manual_seed(0)
+    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
+    shard = fully_shard(by_block, param_dtype=dtype, reduce_dtype=torch.float32)
+    apply = tensor(sequence_parallel="regather"), shard, *bugs
+    trainer = Trainer(Decoder(SMALL), TrainConfig(), mesh=mesh, apply=apply)
+    trainer.compute_gradients(text.batch(0))
+    return trainer.gradients()
+
+
+exact, rounded = (run_ranks(gradients_in, 1, dtype, 1)[0] for dtype in (None, torch.bfloat16))
+not_summed = museum.TENSOR_BUGS["norms_not_summed"].technique
+runs = {
+    "terms not summed": compare_rounding(
+        exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]
+    ),
+    "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
+}
+spoilt = [one.name for one in runs["terms not summed"] if not one.is_sound]
+predict(
+    "gradients that rounding does not explain",
+    guess=None,
+    answer=len(spoilt),
+    think="who reads a wrong output, and who a wrong gradient",
+)
+viz.plot_rounding(runs, sound=SOUND)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# It spoils nine, all RMSNorms. They lie above the dashed line, our limit: four times as far off as one device's own rounding, because that varies from run to run. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
+#
+# </details>
+#
+# > **To keep.** How much may rounding explain? As much as it changes one device. What is further off is a bug.
+
+# %% [markdown]
+# ## Would it say the same words?
 #
 # At every position, one device in float32 finds `k` tokens likeliest, its favourites. Which share do the ranks find, too? A thesis, our first reference, draws that share.
 #

@@ -57,7 +57,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 #
 # In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks would wait 31/8 of their busy time. The **zero bubble** schedule fills a part of that. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
-# The third takes eleven seconds longer than the first, which makes four months. Is there a better fourth layout? How would you know, before you rent?
+# The third takes four months longer than the first. Is there a better fourth layout? How would you know, before you rent?
 #
 # </details>
 
@@ -69,7 +69,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 # - search all layouts for a model and a cluster, and say why the others lose.
 # - choose how often a long run writes a checkpoint.
 #
-# *One hour; the exercises take four.*
+# *Fifty minutes; the exercises take four hours.*
 #
 # <details><summary>Before you start</summary>You need pipelines from lesson 04, tensor parallelism from 05, ZeRO from 06, and the mesh from 07.</details>
 
@@ -116,7 +116,7 @@ regions = {name: layout.regions()[name] for name in shown if "norm" not in name 
 viz.plot_layout(regions, layout.shapes(), places, title="Layers 0 and 3 of a small Llama on 2 × 2 × 2")
 
 # %% [markdown]
-# In the upper rows ranks 0 to 3 hold layer 0, and in the lower ones ranks 4 to 7 hold layer 3, because the pipeline shares out the layers. Layers 1 and 2, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
+# The upper rows are layer 0 and the lower ones layer 3. Different ranks hold them, because the pipeline shares out the layers; what lies between, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
 #
 # Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, which join neighbouring ranks in one NVLink domain.
 #
@@ -137,7 +137,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ## How long is one step?
 #
-# Take a run that was measured. In 2021 the authors of Megatron-LM timed some steps of a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 sequences of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 sequences. Four went through at once, which makes twelve micro-batches. To save memory, backward computed all activations a second time: **recomputation**, or activation checkpointing.
+# Take a run that was measured. In 2021 the authors of Megatron-LM timed some steps of a GPT of 39.1 billion parameters and 48 layers on 512 A100s. A step read 1536 sequences of 2048 tokens. With `tp` 8 and `pp` 2, each pipeline got 48 sequences, four at once, which makes twelve micro-batches. To save memory, backward computed all activations a second time: **recomputation**, or activation checkpointing.
 
 # %% [markdown]
 # ### 1 · Multiply
@@ -202,7 +202,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # | messages along tp | a little more | each message also has a latency |
 # | bubble | more | they also wait for all that you had left out |
 #
-# The three lines above recomputation are one forward and one backward, which is as long as two forwards. So one more forward is a third of the three. (For an H100 the fit has 0.72 in place of 0.85, and of the messages along `tp` it leaves 0.36 exposed, because today's Megatron overlaps the rest. With these you can do the 405B by hand as well.)
+# The three lines above recomputation are one forward and one backward, which is as long as two forwards. So one more forward is a third of the three.
 #
 # This sum of causes is a **cost model** in **closed form**, because it never plays the micro-batches through one by one. It is so cheap that we can afford it thousands of times.
 #
@@ -211,7 +211,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # %% [markdown]
 # ### Is it true?
 #
-# One run that comes out right proves nothing. The few dozen constants, your 0.85 among them, were fitted to steps that other people have measured, and may have learnt these by heart. So each source was left out once, and predicted from all others: in the middle it was off by 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. But these sources resemble each other. Eleven that came later, most of them on programs that no fit had seen, were off by 21 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "later sources" and row["group"] == "median of groups")) -->. *Going deeper* has the picture. It also tries what matters more to us, the *order* of two layouts. If the formula sees less than two percent between them, it is no better than a coin. If it sees more, it is right about nine times in ten, though less surely where one layout recomputes much and the other does not.
+# One run that comes out right proves nothing. The few dozen constants, your 0.85 among them, were fitted to steps that other people have measured, and may have learnt these by heart. So each source was left out once, and predicted from all others: in the middle it was off by 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. But these sources resemble each other. Eleven that came later, most of them on programs that no fit had seen, were off by 21 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "later sources" and row["group"] == "median of groups")) -->. *Going deeper* has the picture, and tries what matters more to us, the *order* of two layouts. If the formula sees less than two percent between them, it is no better than a coin. If it sees more, it is right about nine times in ten, though less surely where one layout recomputes much and the other does not.
 #
 # > **To keep.** A predicted time is off by some percent on a program that was measured, and by a fifth on one that nobody knows; but the order of two layouts mostly survives if they are more than two percent apart.
 
@@ -220,7 +220,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # If a step is so cheap to price, try everything on our 16,384 GPUs!
 #
-# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, **context parallelism**, which cuts sequences into pieces. `dp` gets the rest. Combine these with ZeRO 0, 1, 2 or 3, with micro-batches of 1, 2, 4 or 8 sequences, and with none, half or all layers recomputed. The six schedules are GPipe, 1F1B, zero bubble, and interleaved with 2, 4 or 8 stages a rank. That makes almost a million layouts.
+# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, **context parallelism**, which cuts sequences into pieces. `dp` gets the rest. Combine these with the four stages of ZeRO, with four sizes of micro-batch, with six schedules, and with none, half or all layers recomputed. That makes almost a million layouts.
 #
 # **Predict.** How many percent are possible: about 2, 20 or 60? Begin with the GPUs that they need.
 
@@ -283,9 +283,9 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left 
 # </details>
 
 # %% [markdown]
-# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 18 to 36. If eight ranks recomputed half, as sixteen do, activations would stay at 35: twice the layers, half the sequences. With other memory that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
+# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double. If eight ranks recomputed half, as sixteen do, activations would stay the same: twice the layers, half the sequences. With other memory that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
 #
-# So with ZeRO 1 eight ranks must recompute *all* layers, and keep hardly any activations. Compare the first two columns: `recompute` costs a little more than `bubble` saves, and twice the gradients take longer along `dp`.
+# So with ZeRO 1 eight ranks must recompute *all* layers, and keep hardly any activations. By the first two columns `recompute` costs a little more than `bubble` saves, and twice the gradients take longer along `dp`.
 #
 # > **To keep.** On this network the winner is the shortest pipeline that fits without recomputing everything.
 #
@@ -310,71 +310,9 @@ for one in planner.ranked(full, 3):
 viz.plot_step_timeline(whole)
 
 # %% [markdown]
-# Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Then come narrow slits, because later ranks still go forward between two gradients. The bottom lane, `pp 15`, waits at both ends instead. Played through like this, the step is one percent shorter than the closed form says.
+# Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Then come narrow slits, because later ranks still go forward between two gradients. The bottom lane waits at both ends instead.
 #
 # Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No: without them the same layout wins, as *Going deeper* shows.
-
-# %% [markdown]
-# ### And if sequences may be cut?
-#
-# So far `pp` 16 is the best, with sequences whole. Now allow one more cut. Our search of a million layouts also tried `cp`. If two GPUs share a sequence, each keeps only half of its activations, and sends its keys and values to the other. Lesson 09 shows how that works. Here it is enough to know that these messages hide almost wholly behind computing.
-#
-# The fastest of all layouts has `cp` 2 and half of Meta's `dp`. You have seen the fastest layout with Meta's degrees: it was the top one of the last four bars. Which of its parts can shrink now, and by how much?
-#
-# **Predict.** How many percent longer does a step take with Meta's degrees?
-
-# %%
-place = found.place_of(tp=8, pp=16, dp=128)
-meta = found.distinct[place]
-with_cut, without = planner.described(found, [0, meta])
-predict("percent", guess=None, answer=100 * (without.step_s / with_cut.step_s - 1), tolerance=0.2)
-print(f"{place} other sets of degrees have a faster layout than Meta's")
-print(fill(planner.why_slower(without, with_cut), 100))
-print(f"messages along cp that nothing hides: {with_cut.causes_s['cp']:.3f} s")
-kept = search(JOB, Space(tp=(8,), pp=(16,), cp=(1,), recompute=("none",)))
-zeros = ", ".join(map(str, np.unique(kept.policies.zero_stage)))
-print(f"Meta's degrees, nothing recomputed: only with ZeRO {zeros}, {kept.step_s[0]:.1f} s a step")
-print(f"the lower bar has an MFU of {without.mfu:.1%}: the peak's share for the model's own operations")
-viz.plot_step_causes([with_cut, without], title="Sequences cut in two, and left whole")
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# The upper bar recomputes nothing, because the activations of half a sequence fit. Its bubble is half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
-#
-# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut sequences. But Meta, with whole sequences, recomputed nothing either, which in our formulas fits only with slow ZeRO 3. They freed by hand tensors that our formulas keep. And they shared out gradients along `dp` while each rank kept its weights, which our rules do not allow beside a pipeline. Their own operations reached 41 %<!-- =41 --> of the peak, a share that is called **MFU** (with recomputation counted it would be HFU), and that is four points more than our lower bar.
-#
-# > **To keep.** A search does not tell you the truth, but what to try first.
-#
-# </details>
-
-# %% [markdown]
-# ### Time against memory
-#
-# Suppose that you need room, because your framework keeps more than our formulas know. What does that room cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
-#
-# **Predict.** Give each GPU half of the fastest layout's memory. Longer pipelines and sequences in more pieces make the model fit. How many percent longer is the best step then: about 4, 20 or 50?
-
-# %%
-half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
-predict("percent", guess=None, answer=100 * (found.step_s[half] / found.step_s[0] - 1), tolerance=0.3)
-named = {"the fastest": 0, "Meta's degrees": meta, "half the memory": half, "a seventh": seventh}
-for name, index in named.items():
-    print(f"{name:15} {planner.policy_name(found.policies, index)}")
-least, fastest = planner.described(found, [seventh, 0])
-print(fill(f"a seventh is {planner.why_slower(least, fastest)}", 100))
-viz.plot_policy_front(found, named=named)
-
-# %% [markdown]
-# <details><summary>After your guess: why</summary>
-#
-# Start at the fastest layout, lower right, and walk left along the line. At first room is almost free. With half of the memory a step takes only a few percent longer: pipelines are twice as long, but a quarter of the replicas gives each four times the micro-batches. Then the line climbs. A seventh of the memory makes a step 1.4 times as long, because everything is recomputed, and the host is busy with hundreds of small pieces.
-#
-# Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where it lies here.
-#
-# > **To keep.** Near the fastest layout memory is cheap, if sequences may be cut: half of it costs a few percent of time.
-#
-# </details>
 
 # %% [markdown]
 # ## Three hours later
@@ -451,13 +389,13 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. Cut sequences make it 72, if the formula is right.
+# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. The last line is the fastest layout of the whole search, with `cp` 2; *Going deeper* shows where it saves.
 #
 # How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order. And the whole difference is bubble, twice as long. All else is alike, so there an error hits both.
 #
 # > **To keep.** Before you rent, ask how wrong the formula would have to be to change your answer.
 #
-# Meta's own hours make 78 days. At their 41 %<!-- =41 -->, not our 37, the 87 would be 79. But the hours hold other phases, and we took Meta's goodput, so this is no proof.
+# Meta's own hours make less, 78 days. *And if sequences may be cut?*, under *Going deeper*, says what they did that our formulas do not know. But their hours hold other phases too, and we took their goodput, so this is no proof.
 #
 # ## Take it home
 #
@@ -523,7 +461,7 @@ viz.show_difference(Path("scripts/07_fsdp_tp.py"), Path("scripts/08_resume.py"))
 #
 # ## What still hurts
 #
-# We took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lesson 09 begins with these two.
+# Cut sequences would save two weeks more, if the formula is right, but we took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lesson 09 begins with these two.
 #
 # **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then [lesson 09](09_long_contexts_and_experts.ipynb).
 
@@ -622,6 +560,69 @@ for row in sorted(each, key=lambda row: -float(row["median"]))[:4]:
 # In half of the sweeps the favourite is the fastest layout, or a hair behind it. Where it fails, it fails by a lot. There the layouts differ in a cost that the formula does not have, such as a micro-batch of one on the kernels of 2022, or an all-to-all that runs beside other work.
 #
 # > **To keep.** Measure the three layouts that the formula likes best, not one.
+#
+# </details>
+
+# %% [markdown]
+# ## And if sequences may be cut?
+#
+# The core looked at layouts that leave sequences whole, and there `pp` 16 is the best. Our search of a million layouts also tried `cp`. If two GPUs share a sequence, each keeps only half of its activations, and sends its keys and values to the other. Lesson 09 shows how that works. Here it is enough to know that these messages hide almost wholly behind computing.
+#
+# The fastest of all layouts has `cp` 2 and half of Meta's `dp`. You have seen the fastest layout with Meta's degrees: it was the top bar in *Is there a fourth?*. Which of its parts can shrink now, and by how much?
+#
+# **Predict.** How many percent longer does a step take with Meta's degrees?
+
+# %%
+place = found.place_of(tp=8, pp=16, dp=128)
+meta = found.distinct[place]
+with_cut, without = planner.described(found, [0, meta])
+predict("percent", guess=None, answer=100 * (without.step_s / with_cut.step_s - 1), tolerance=0.2)
+print(f"{place} other sets of degrees have a faster layout than Meta's")
+print(fill(planner.why_slower(without, with_cut), 100))
+print(f"messages along cp that nothing hides: {with_cut.causes_s['cp']:.3f} s")
+kept = search(JOB, Space(tp=(8,), pp=(16,), cp=(1,), recompute=("none",)))
+zeros = ", ".join(map(str, np.unique(kept.policies.zero_stage)))
+print(f"Meta's degrees, nothing recomputed: only with ZeRO {zeros}, {kept.step_s[0]:.1f} s a step")
+print(f"the lower bar has an MFU of {without.mfu:.1%}: the peak's share for the model's own operations")
+viz.plot_step_causes([with_cut, without], title="Sequences cut in two, and left whole")
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# The upper bar recomputes nothing, because the activations of half a sequence fit. Its bubble is half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
+#
+# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut sequences. But Meta, with whole sequences, recomputed nothing either, which in our formulas fits only with slow ZeRO 3. They freed by hand tensors that our formulas keep. And they shared out gradients along `dp` while each rank kept its weights, which our rules do not allow beside a pipeline. Their own operations reached 41 %<!-- =41 --> of the peak, a share that is called **MFU** (with recomputation counted it would be HFU), and that is four points more than our lower bar.
+#
+# > **To keep.** A search does not tell you the truth, but what to try first.
+#
+# </details>
+
+# %% [markdown]
+# ## Time against memory
+#
+# Suppose that you need room, because your framework keeps more than our formulas know. What does that room cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
+#
+# **Predict.** Give each GPU half of the fastest layout's memory. Longer pipelines and sequences in more pieces make the model fit. How many percent longer is the best step then: about 4, 20 or 50?
+
+# %%
+meta = found.distinct[found.place_of(tp=8, pp=16, dp=128)]
+half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
+predict("percent", guess=None, answer=100 * (found.step_s[half] / found.step_s[0] - 1), tolerance=0.3)
+named = {"the fastest": 0, "Meta's degrees": meta, "half the memory": half, "a seventh": seventh}
+for name, index in named.items():
+    print(f"{name:15} {planner.policy_name(found.policies, index)}")
+least, fastest = planner.described(found, [seventh, 0])
+print(fill(f"a seventh is {planner.why_slower(least, fastest)}", 100))
+viz.plot_policy_front(found, named=named)
+
+# %% [markdown]
+# <details><summary>After your guess: why</summary>
+#
+# Start at the fastest layout, lower right, and walk left along the line. At first room is almost free. With half of the memory a step takes only a few percent longer: pipelines are twice as long, but a quarter of the replicas gives each four times the micro-batches. Then the line climbs. A seventh of the memory makes a step 1.4 times as long, because everything is recomputed, and the host is busy with hundreds of small pieces.
+#
+# Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where it lies here.
+#
+# > **To keep.** Near the fastest layout memory is cheap, if sequences may be cut: half of it costs a few percent of time.
 #
 # </details>
 

@@ -68,9 +68,9 @@ def test_code_fits_into_a_window(path):
     assert [line for line in lines if len(line) > FITS] == []
 
 
-def test_the_core_path_takes_an_hour_at_most(source):
+def test_the_core_path_takes_fifty_minutes_at_most(source):
     assert any(cell.source.startswith(DEEPER) for cell in cells(source))  # or nobody knows where it ends
-    assert core_minutes(source) <= 60
+    assert core_minutes(source) <= 50
 
 
 def test_text_and_code_are_balanced(source):
