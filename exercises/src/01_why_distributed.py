@@ -441,7 +441,8 @@ printed = given("01.10", GRADE_SEED)
 print(f"{'model':14}{'parameters':>12}{'layers':>9}{'width':>8}{'heads':>8}{'head size':>12}")
 for shape in printed.shapes:
     print(
-        f"{shape.model:14}{shape.billions:10} B{shape.layers:9}{shape.width:8}{shape.heads:8}{shape.head_size:12}"
+        f"{shape.model:14}{shape.billions:10} B{shape.layers:9}"
+        f"{shape.width:8}{shape.heads:8}{shape.head_size:12}"
     )
 print()
 print(f"{'data_parallel_sharding_strategy':34}{'ngpus':>6}{'model_and_optimizer_states_memory_gb':>40}")
