@@ -224,7 +224,7 @@ def train_zero_1(weights, gradients, make_optimizer):
 
 
 # %% [markdown]
-# To know whether that is right, we let one device take the same steps alone, with the average of all gradients. There are three steps, and 13 weights, which three ranks cannot share evenly. SGD goes first, because Adam divides by its own average, which would hide a forgotten `/ p`. We may make the gradients up, because ZeRO-1 changes only what comes after backward.
+# To know whether that is right, we let one device take the same steps alone, with the average of all gradients. There are three steps, and 13 weights, which three ranks cannot share evenly. SGD goes first, because Adam divides each gradient by its own recent size, which would hide a forgotten `/ p`. We may make the gradients up, because ZeRO-1 changes only what comes after backward.
 
 # %%
 torch.manual_seed(0)
@@ -504,7 +504,7 @@ viz.float_bits_explorer()
 #
 # Under ZeRO-1 a rank may update its chunk alone, because Adam looks at one weight at a time. Not every step is like that. One odd sequence can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
 #
-# The gradients are those of *ZeRO-1 on real ranks*. With the limit 1, one device scales its gradient to length 1. Now three ranks each clip their own chunk instead. All are longer than 1. **Predict** how long the whole gradient is then.
+# The gradients are those of *ZeRO-1 on real ranks*. With the limit 1, one device scales its gradient to length 1. Now three ranks each clip their own chunk instead. All three chunks are longer than 1. **Predict** how long the whole gradient is then.
 
 # %%
 whole = gradients.mean(dim=0)[0]  # of the first step
@@ -561,7 +561,7 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 #
 # ## What hurts in which Llama?
 #
-# If yours is not the 70B, look here. *Fewest* and *one layer* count states alone, and *one sequence* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. What hurts most in each: the states, one sequence, or the time?
+# If yours is not the 70B, look here. *Fewest* and *one layer* count states alone, and *one sequence* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at an MFU of 0.4. What hurts most in each: the states, one sequence, or the time?
 
 # %%
 print(

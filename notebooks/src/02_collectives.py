@@ -105,7 +105,7 @@ def on_my_row(add_up, rows):
 # %% [markdown]
 # Four times `True`: the sum is right on every rank. Is it also faster?
 #
-# **Predict.** Each of the four ranks holds 1 MiB<!-- =MiB / MiB -->. Through rank 0, all ranks together sent 6 MiB<!-- =6 * MiB / MiB -->. How many MiB do they send together now?
+# **Predict.** Each of the four ranks holds 1 MiB<!-- =MiB / MiB -->. Through rank 0, six messages would carry 6 MiB<!-- =6 * MiB / MiB -->. How many MiB do they send together now?
 
 
 # %%
@@ -453,7 +453,7 @@ disagreement
 # %% [markdown]
 # ## When to use what
 #
-# Ask first whether you pay for latency or for bandwidth, and then which wires the ranks share. Two of the ways are under *Going deeper*, in *Fewer messages in a row*: there ranks swap in pairs, and each swap doubles what a rank knows, so ten steps do for a thousand ranks.
+# Ask first whether you pay for latency or for bandwidth, and then which wires the ranks share. Two of the ways are under *Going deeper*, in *Fewer messages in a row*: there ranks swap in pairs, and each swap doubles what a rank knows, so ten steps do for 1024 ranks.
 #
 # | your tensor | the way | because |
 # | --- | --- | --- |
@@ -463,7 +463,7 @@ disagreement
 # | long, in nodes with several cards | a ring through all cards | inside and between at once |
 # | long, on hundreds of nodes: one layer | the hierarchy | few latencies |
 #
-# *Going deeper* tries the table on a thousand ranks, and beside a measurement.
+# *Going deeper* tries the table on a thousand ranks, and holds our formula against a measurement.
 #
 # > **To keep.** Short tensors and many ranks ask for few steps, long tensors for all wires at once.
 
@@ -692,7 +692,7 @@ viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.se
 #
 # `algorithm="native"` hands the tensor to `torch.distributed`. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree, which adds up along branches. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. *All* ranks make *all* groups, but only the members call a collective in one.
 #
-# The last cell asks of all six what ring A failed: do all ranks get the same bits? Most finish each sum on one rank and copy it. In recursive doubling, two ranks that swap add the same two numbers, and a + b rounds as b + a does.
+# The second cell asks of all six what ring A failed: do all ranks get the same bits? Most finish each sum on one rank and copy it. In recursive doubling, two ranks that swap add the same two numbers, and a + b rounds as b + a does.
 
 # %%
 # %%ranks 4

@@ -77,7 +77,7 @@ viz.plot_loss_curves(
 # - find a mistake behind a loss that looks right.
 # - read and change such a training in PyTorch alone.
 #
-# *50 minutes; exercises, about three hours.*
+# *50 minutes; exercises, about five hours.*
 #
 # <details><summary>Before you start</summary>You need lessons 00 and 02. Everything ran on CPUs, over gloo.</details>
 
@@ -556,7 +556,7 @@ display(
 #
 # So why do the curves look alike? AdamW hides a factor only while it stays the same. One device cuts its first three gradients to length 1. **A**'s are shorter and stay uncut. So the factor changes, and after two updates A's loss is off.
 #
-# **B** cuts to half of one device's length. AdamW hides that half up to a hundred-thousandth. But in step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
+# **B** cuts to half of one device's length. AdamW hides that half almost wholly. But in step 4 one device stops cutting, and B's next loss is off. **D**'s rounding is no factor, so nothing hides it.
 #
 # > **To keep.** A loss curve shows a mistake late. Gradients show it in the first step, and often their norm does, too.
 

@@ -235,7 +235,7 @@ viz.plot_schedules(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once, under 1F1B a little less and then in three slits. The sum cannot change, because rank 3 still begins after three forwards, works without a pause, and has three backwards after it.
+# The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once, under 1F1B a third less and then in three slits. The sum cannot change, because rank 3 still begins after three forwards, works without a pause, and has three backwards after it.
 #
 # </details>
 #
@@ -321,7 +321,7 @@ display(
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: instead of one micro-batch it now **stashes** inputs and gradients of four. Yet in flight and stashed together, no rank ever holds more.
+# This is **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: instead of one micro-batch it now **stashes** inputs and gradients of four. Yet in flight and stashed together, no rank ever holds more than four.
 #
 # > **To keep.** Somebody waits for the input's gradient and nobody for the weights', so compute these in what would be bubble.
 #

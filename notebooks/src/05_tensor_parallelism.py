@@ -561,7 +561,7 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 #
 # A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because training lets float32's rounding grow. At step 3 A and C (question 1) are hundreds of times as far off. A model too large for one device has no grey line, so prove its code on a small one first.
+# B is sound, yet it drifts away, because training lets float32's rounding grow. At step 3 A and C are hundreds of times as far off. A model too large for one device has no grey line, so prove its code on a small one first.
 #
 # </details>
 #
@@ -593,7 +593,7 @@ if rank == 0:
 # %% [markdown]
 # `Shard(dim=0)` has some rows and `Shard(dim=1)` some columns; $b_2$ is on both ranks, `Replicate()`. The gradient of $x$ is the sum that our $f$ makes.
 #
-# > **To keep.** In PyTorch you write only the plan, and attention counts its heads with −1, for a rank has fewer.
+# > **To keep.** In PyTorch you write only the plan, and −1 heads in attention's reshape, for a rank has fewer.
 #
 # [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) is the next stage of the script, with one device's losses; *Going deeper* shows what it changes:
 #
@@ -623,7 +623,7 @@ shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one sequence of 131,072 tokens")
 
 # %% [markdown]
-# On paper, two GPUs hold it. But look at the blue part of the last bar: it is far more than an eighth of the first. Every GPU still does both norms in full, so what each reads and what it writes are whole there. These are most of the bar. *Going deeper* cuts them, too.
+# On paper, two GPUs hold it. But look at the blue part of the last bar: it is far more than an eighth of the first. Every GPU still does both norms in full, so what each reads and what it writes are whole there. These are two thirds of the blue part. *Going deeper* cuts them, too.
 #
 # > **To keep.** Tensor parallelism cuts the activations *inside* attention and feed-forward; what runs between them stays whole.
 #

@@ -300,7 +300,7 @@ for event in ledger().events:
 #
 # The list above shows one micro-batch, and leaves out only *free*. All weights are gathered twice, and all gradients reduced once. In each of these three rounds of collectives a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
-# What a rank sends in a step is its **communication volume**. We count it in gathers of all weights: here 19 numbers each, on many ranks nearly $\Psi$, the number of parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. With **gradient accumulation** data parallelism and ZeRO-1 stay at 2, an all-reduce. ZeRO-2 has to reduce in every micro-batch, because in between a rank keeps only its own sums, and it gathers weights once. For our four that makes 5, and for FSDP **12**.
+# What a rank sends in a step is its **communication volume**. We count it in gathers of all weights: here 19 numbers each; in a ring of $p$ ranks it is $(p-1)/p$ of all, so on many nearly $\Psi$, the number of parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. With **gradient accumulation** data parallelism and ZeRO-1 stay at 2, an all-reduce. ZeRO-2 has to reduce in every micro-batch, because in between a rank keeps only its own sums, and it gathers weights once. For our four that makes 5, and for FSDP **12**.
 #
 # </details>
 #
@@ -309,7 +309,7 @@ for event in ledger().events:
 # %% [markdown]
 # ## Must we wait for the weights?
 #
-# FSDP sends half as much again as data parallelism. Does that cost time? In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit before.
+# FSDP sends half as much again as data parallelism. Does that cost time? In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the weights of the next. In backward it could also reduce the gradients of the unit whose backward has just ended.
 #
 # Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after another, 9 ms<!-- =6 * 1.5 --> of computing, 12 gathers and 6 reduce-scatters make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
@@ -422,7 +422,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients.
 #
-# FSDP's dark box holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of a 64th of the states.
+# FSDP's dark box, the gathered weights, holds only one unit at the loss: the **root**, made of embedding, last norm and head. One column later block 7 and the prefetched block 6 are gathered as well, so FSDP peaks there. On the 64 GPUs, too, whole units and activations come on top of a 64th of the states.
 #
 # </details>
 #
@@ -438,11 +438,11 @@ from pathlib import Path
 viz.show_difference(Path("scripts/05_tensor_parallel.py"), Path("scripts/06_fsdp.py"))
 
 # %% [markdown]
-# Each block is a unit, and the root has the rest. The optimizer is made after sharding, so it has the pieces. *Going deeper* has a table of what PyTorch does differently. Start it on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/06_fsdp.py`. The losses are those of one device.
+# Each block is a unit, and the root has the rest. The optimizer is made after sharding, so it has the pieces. *Going deeper* has a table of what PyTorch does differently. Start the script on 2 and on 4 processes: `torchrun --nproc-per-node 4 scripts/06_fsdp.py`. The losses are those of one device.
 #
 # **Your turn.** Let `optimizer = …` stand above `shard(…)`. What do the losses say?
 #
-# <details><summary>What you should see</summary>They stay at 5.7, and nothing fails: the optimizer changes whole weights that no forward reads any more.</details>
+# <details><summary>What you should see</summary>They stay at 5.7, and nothing fails. Sharding put new parameters into the model. The optimizer has the old ones, which no forward reads, so they get no gradient and it skips them.</details>
 #
 # ## Bug museum
 #
@@ -506,7 +506,7 @@ viz.plot_loss_differences(curves)
 #
 # </details>
 #
-# > **To keep.** With pieces everywhere a first step may be right in everything, and the second one wrong. So climb the ladder beyond one step.
+# > **To keep.** With pieces everywhere a first step may be right in everything, and a later one wrong. So climb the ladder beyond one step.
 
 # %% [markdown]
 # ## Back to the large models
@@ -538,7 +538,7 @@ display(
 #
 # On 64 GPUs ZeRO-2 fits first, as the bars show, but its 66.6 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations. On only eight, as in the picture below the bars, even ZeRO-2 stays above the red line.
 #
-# And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. And the training stays the same, as the ladder has shown.
+# And our first model? Press *7.5B on 64 ranks*. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. And the training stays the same, as the perceptron has shown for ZeRO-1 and the ladder for FSDP.
 #
 # </details>
 #
@@ -560,7 +560,7 @@ display(
 #
 # ## What still hurts
 #
-# So FSDP wants many tokens on each GPU, although tokens make activations, which FSDP does not cut. Besides, every GPU reads a sequence of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 sequences in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
+# To hide its gathers, FSDP wants many tokens on each GPU, although tokens make activations, which FSDP does not cut. Besides, every GPU reads a sequence of its own. Under FSDP alone the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 sequences in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
 #
 # Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one sequence. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
@@ -695,7 +695,7 @@ for strategy, shards in (
 #
 # ## Where does run B go wrong?
 #
-# In the bug museum run B left two clues. The **ladder** trains with SGD, where only weights go from a sound step to the next. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong. The **curve** comes from AdamW. Each corner of a line is a step. In which one does run B's loss, which is known after forward, go wrong?
+# In the bug museum run B left two clues. The **ladder** trains with SGD, where only weights go from a sound step to the next. Run B's first step is right in outputs, gradients and norm, but after three steps the parameters are wrong. The **curve** comes from AdamW. Look at run B in the museum's second picture. Each corner of its line is a step. In which one does run B's loss, which is known after forward, go wrong?
 #
 # **Predict.** Which part goes wrong? In the order of time:
 #
@@ -781,7 +781,7 @@ for stage in (1, 2):
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide a gather and a reduction? In the last part's example backward computes twice as long as forward, 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 2.5 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, as before, of which 0.4 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=64, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> are latency.
+# Can backward hide a gather and a reduction? In the example of *Does a gather hide?*, 64 H100s and a layer of Llama 3.1 8B, backward computes twice as long as forward, 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 8192 tokens. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 2.5 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, as before, of which 0.4 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=64, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> are latency.
 #
 # **Predict** how long both take, if gradients are summed up in float32.
 
@@ -813,7 +813,7 @@ for dtype, took in both_ms.items():
 #
 # Outside the root, a parameter's two gathers and one reduction take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->. With int8 weights, as in ZeRO++ below, they take about 6 bytes<!-- =1 + 1 + 4 -->.
 #
-# So backward's 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> hide both: 7.2 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=4 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->. But the sum in float32 takes longer than the gather, so backward needs more tokens than forward, about 3,100<!-- =round(next(s for s in range(100, 9000, 10) if 2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > (1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=4 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))))), -2) -->. With gradients in bfloat16 both need the same, 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > (1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))))), -2) -->.
+# So backward's 21 ms<!-- =2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> hide both: 7.2 ms<!-- =1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=4 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) -->. But the sum in float32 takes longer than the gather, so backward needs more tokens than forward, about 3,100<!-- =round(next(s for s in range(100, 9000, 10) if 2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > (1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=4 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))))), -2) -->. With gradients in bfloat16 forward and backward need the same, 2,200<!-- =round(next(s for s in range(100, 9000, 10) if 2 * 1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=s, causal=True)[:2]) / 32 * s / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) > (1e3 * costs.collective_s("all_gather", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))) + 1e3 * costs.collective_s("reduce_scatter", "ring", nbytes=2 * layer_parameters(load_model("llama3_1_8b")), ranks=64, wires=wires(load_cluster("kempner_h100"))))), -2) -->.
 #
 # </details>
 #
@@ -850,6 +850,6 @@ for name, lies in lying.items():
 # ## Further savings
 #
 # - Tensor-parallel ranks keep the same inputs of recomputed layers. **ZeRO-R** shares them out, as does `recompute(partitioned=True)`.
-# - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node, which run B forgot to renew.
+# - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node, the one that run B of the museum forgot to renew.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*, our first example; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.

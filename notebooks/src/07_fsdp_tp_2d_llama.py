@@ -69,7 +69,7 @@ bars = {
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, of a fused attention kernel, which keeps no scores. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
+# The upper bar is twice as long as the room on a GPU. Look at its left end: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, without attention's scores, which a fused kernel does not keep. FSDP does not touch them, because one GPU reads a whole sequence and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
 # Lesson 01 has a cure: **recomputation**, or activation checkpointing, which pays with a second forward. By this formula the sequences fit then, as the third bar shows. The other cure is tensor parallelism, which pays with messages. Do the sequences fit that way, too, and which cure is cheaper?
 
@@ -138,14 +138,14 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # The matrices are cut twice, but what runs between attention and feed-forward is whole. Both end with an all-reduce, so every rank along `tp` holds *all* positions.
 #
-# But an all-reduce is a reduce-scatter and then an all-gather. So do the work between the blocks after the first and before the second. With `tp` 4 each rank has the sums of 8192 / 4 = 2048 positions there. It computes their RMSNorms, and only then gathers all.
+# But an all-reduce is a reduce-scatter and then an all-gather. So put the work between the blocks between these two. With `tp` 4 each rank has the sums of 8192 / 4 = 2048 positions there. It computes their RMSNorms, and then gathers all.
 #
 # | a rank keeps | inside attention and feed-forward | between them |
 # | --- | --- | --- |
 # | all-reduce in one | a quarter | everything |
 # | work in between | a quarter | a quarter |
 #
-# That is **sequence parallelism**. To make the gradient of a weight, backward needs the gathered input again. To keep it would undo the gain. So our ranks keep their quarter and gather once more in backward: one message more, and much less memory. Our name for that is `"regather"`; PyTorch keeps it.
+# That is **sequence parallelism**. To make the gradient of a weight, backward needs the gathered input again. To keep it would undo half of the gain. So our ranks keep their quarter and gather once more in backward: one message more, much less memory. We call that `"regather"`; PyTorch keeps it.
 #
 # > **To keep.** Tensor parallelism alone cuts activations inside the blocks; sequence parallelism cuts those between them.
 
@@ -154,7 +154,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # Our GPUs have two kinds of wire. Inside a node NVLink joins each GPU with the three others, and a ring that uses all these links carries 150 GB/s<!-- =wires(load_cluster("puhti_v100")).inside_bytes_per_s / GB -->. Such a group is called an **NVLink domain**. Out of it lead two network cards of 12.5 GB/s<!-- =wires(load_cluster("puhti_v100")).card.bandwidth_bytes_per_s / GB -->, which the four GPUs have to share.
 #
-# Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside the domain, on the fast wire. Lesson 06 would put `tp` there. What would we lose if we put `dp` there instead?
+# Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside the domain, on the fast wire. Lesson 05 would put `tp` there. What would we lose if we put `dp` there instead?
 
 # %% [markdown]
 # First count what a GPU sends for one layer in one step.
@@ -342,7 +342,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# They do not shrink! Half of two sequences is one sequence, so each rank keeps as much. The mesh's peak is lower only because gathered weights are halved.
+# They do not shrink! Half of two sequences is one, so each rank keeps about as much. The mesh's peak is lower only because gathered weights and gradients are halved.
 #
 # So where is the gain? Look at the lowest strip: each pair reads one sequence, and activations are halved. FSDP cannot hand out less than a whole sequence, so eight GPUs read eight at a time, however long these are. With `tp` 4 four GPUs share one sequence, as if they were one GPU with four times the memory. So our eight would read only two at a time.
 #
@@ -526,7 +526,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # By the bar it fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(tensor_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice: first inside attention and feed-forward, then also between them.
 #
-# And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays more: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often, and by `plan` that alone costs over a tenth. So the **throughput**, in tokens per second, falls by about a seventh; a second forward costs over a fifth.
+# And the price? On these nodes the exposed messages along `tp` make a step 6 %<!-- =100 * 10 * costs.collective_s("all_gather", "ring", nbytes=8192 * 4096 * 2, ranks=4, wires=wires(load_cluster("puhti_v100")), stride=1) / (3 * 2 * costs.layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16"))) --> longer, where recomputation adds a third. FSDP pays more: the mesh reads two sequences at a time instead of eight, so it gathers each layer four times as often, and by `plan` (lesson 08) the exposed part costs over a tenth. So the **throughput**, in tokens per second, falls by about a seventh; a second forward costs over a fifth.
 #
 # So much for the bar. Does it really fit? All programs of this course ask one question, `gpu_memory` of a **job**, and say what they assume.
 #
@@ -679,7 +679,7 @@ viz.plot_rounding(runs, sound=SOUND)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It spoils nine, all RMSNorms. They lie above the dashed line, our limit: four times as far off as one device's own rounding, because that varies from run to run. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
+# It spoils nine, all RMSNorms. They lie above the dashed line, our limit: four times as far off as one device's own rounding, because that varies from run to run. Small dots, the sound run, are below it, and where the two meet, the bug's dot is a ring around the sound one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
 #
 # </details>
 #

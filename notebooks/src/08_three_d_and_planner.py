@@ -55,7 +55,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 #
 # The light violet beginnings are alike, because all compute the same model. What follows is the layout's price.
 #
-# In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks would wait 31/8 of their busy time. The **zero bubble** schedule fills a part of that. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
+# In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks would each work for 8 micro-batches and wait for 31. The **zero bubble** schedule fills a part of that. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
 # The third takes four months longer than the first. Is there a better fourth layout? How would you know, before you rent?
 #
@@ -283,7 +283,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left 
 # </details>
 
 # %% [markdown]
-# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double. If eight ranks recomputed half, as sixteen do, activations would stay the same: twice the layers, half the sequences. With other memory that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
+# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double. If eight ranks recomputed half, as sixteen do, activations would stay the same: twice the layers, half the sequences. With other memory, a little more of it than in the table, that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
 #
 # So with ZeRO 1 eight ranks must recompute *all* layers, and keep hardly any activations. By the first two columns `recompute` costs a little more than `bubble` saves, and twice the gradients take longer along `dp`.
 #
@@ -300,11 +300,11 @@ for one in planner.ranked(full, 3):
     print(f"pp {one.policy['pp']:2}: {one.step_s:.2f} s, with {fills}")
 
 # %% [markdown]
-# Now `pp` 8 wins, by five hundredths, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against 201 measured peaks as well. If they erred here as they did there, `pp` 8 would run out of memory in 115 of these cases, and `pp` 16 in 12. `plan` leaves six hundredths free unless you tell it otherwise.
+# Now `pp` 8 wins, by five percent, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against 201 measured peaks as well. If they erred here as they did there, `pp` 8 would run out of memory in 115 of these cases, and `pp` 16 in 12. the command `plan`, which you meet below, leaves six hundredths free unless you tell it otherwise.
 #
 # > **To keep.** A layout that fits by three GiB has not won yet. Leave room for what the formula does not know.
 #
-# Now play the winner's step through, the one with room, each box as long as the formula says, in lesson 04's order.
+# Now play the winner's step through, the one with room, each box as long as the formula says, in interleaved order.
 
 # %%
 viz.plot_step_timeline(whole)
@@ -312,7 +312,7 @@ viz.plot_step_timeline(whole)
 # %% [markdown]
 # Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Then come narrow slits, because later ranks still go forward between two gradients. The bottom lane waits at both ends instead.
 #
-# Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No: without them the same layout wins, as *Going deeper* shows.
+# Meta trained with exactly these degrees. Did the fit learn these degrees from its 29 steps of this model? No: fitted without those steps the same layout wins, as *Going deeper* shows.
 
 # %% [markdown]
 # ## Three hours later
@@ -421,7 +421,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 # | four of five | of the measured steps of sources that were left out, or came later, so many lay in a range as wide as this one |
 # | MFU | the model's own operations, as a share of the peak |
 # | assumed | what you did not say: read it before you believe the rest |
-# | memory | full, but for the six hundredths that stay free; about half of it costs five percent at most |
+# | memory | full, but for the six hundredths that stay free; with about half of it a step takes five percent longer at most |
 # | small enough | how to try it here |
 # | played through | the best hundred agree within three percent |
 #
@@ -431,7 +431,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 viz.planner_explorer()
 
 # %% [markdown]
-# <details><summary>What you may have found</summary>On the slow network <code>pp</code> 64 wins, which was one percent behind: its ranks hold fewer gradients. On the fast one <code>pp</code> 8 wins with ZeRO 3. Fetching costs a second, but it recomputes nothing and halves the bubble.</details>
+# <details><summary>What you may have found</summary>On the slow network <code>pp</code> 64 wins, which was one percent behind: its ranks hold fewer gradients. On the fast one <code>pp</code> 8 wins with ZeRO 3, and <code>pp</code> 4 is as good. Fetching costs a second, but it recomputes nothing and halves the bubble.</details>
 #
 # | what you want to know | ask |
 # | --- | --- |
@@ -453,7 +453,7 @@ viz.show_difference(Path("scripts/07_fsdp_tp.py"), Path("scripts/08_resume.py"))
 #
 # **Your turn.** Kill the script with `kill -9` after step 5, and start it again, on 2 processes instead of 4. Where does it go on, and with which losses?
 #
-# <details><summary>What you should see</summary>Behind its last whole checkpoint, at step 6 or a multiple of 5 later, and with the losses of a run that was never stopped.</details>
+# <details><summary>What you should see</summary>Behind its last whole checkpoint, at step 6, 11 or 16, and with the losses of a run that was never stopped.</details>
 #
 # ## The file behind this lesson
 #
