@@ -70,11 +70,13 @@ def _named(tree: ast.AST) -> Iterator[str]:
 def _files_of(root: Path, folder: Path, module: str) -> list[str]:
     """The file of the longest part of a dotted name that is a module; a package's name stands for its `__init__`."""
     parts = module.split(".")
-    start = root if parts[0] in FOLDERS else folder  # tests import helpers from their own folder
-    for end in range(len(parts), 0, -1):
-        place = start.joinpath(*parts[:end])
-        names = (place.with_suffix(".py"), place / "__init__.py")
-        found = [str(name.relative_to(root)) for name in names if name.exists()]
-        if found:
-            return found
+    # Tests import helpers from their own folder, or from one above it that has a conftest.
+    above = [place for place in (folder, *folder.parents) if place.is_relative_to(root) and place != root]
+    for start in [root] if parts[0] in FOLDERS else above:
+        for end in range(len(parts), 0, -1):
+            place = start.joinpath(*parts[:end])
+            names = (place.with_suffix(".py"), place / "__init__.py")
+            found = [str(name.relative_to(root)) for name in names if name.exists()]
+            if found:
+                return found
     return []

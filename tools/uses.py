@@ -137,12 +137,14 @@ class Uses:
     def _module(self, dotted: str, file: str) -> tuple[str, list[str]]:
         """The file of the longest part of a dotted name that is a module, and the rest of the name."""
         parts = dotted.split(".")
-        start = "" if parts[0] in FOLDERS else f"{Path(file).parent}/"  # tests import helpers from their own folder
-        for end in range(len(parts), 0, -1):
-            place = start + "/".join(parts[:end])
-            for path in (f"{place}.py", f"{place}/__init__.py"):
-                if path in self.files:
-                    return path, parts[end:]
+        # Tests import helpers from their own folder, or from one above it that has a conftest.
+        starts = [""] if parts[0] in FOLDERS else [f"{folder}/" for folder in Path(file).parents]
+        for start in starts:
+            for end in range(len(parts), 0, -1):
+                place = start + "/".join(parts[:end])
+                for path in (f"{place}.py", f"{place}/__init__.py"):
+                    if path in self.files:
+                        return path, parts[end:]
         return "", []
 
     def _everything_in(self, folder: Path) -> set[Place]:
