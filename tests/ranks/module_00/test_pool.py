@@ -229,7 +229,7 @@ def four_times_rank():
 
 
 def test_the_same_function_runs_under_torchrun():
-    run = torchrun("tests.ranks.test_pool:four_times_rank")
+    run = torchrun("tests.ranks.module_00.test_pool:four_times_rank")
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == ["rank 0 → 0", "rank 1 → 4"]
 
