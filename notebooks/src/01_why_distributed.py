@@ -629,7 +629,7 @@ viz.plot_states(
 #
 # ## A formula belongs to a shape
 #
-# The workshop counts its 1B model as a GPT: learned positions, biases, two feed-forward matrices.
+# A workshop of the Kempner Institute counts its OLMo 1B as a GPT: learned positions, biases, two feed-forward matrices.
 #
 # $$L\,(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
 #

@@ -634,6 +634,8 @@ for name in ("A", "C"):
 #
 # ## Which way on a thousand GPUs?
 #
+# Of the ways below, the two doublings are from *Fewer messages in a row*.
+#
 # **Predict.** A thousand H100s in Kempner's nodes, of four GPUs and four cards, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, beside a card of its own. Where is nothing faster than the ring? Ask first what costs most, latency or bytes. Then ask who sends inside and between nodes at the same time. Give the letters.
 
 # %%
@@ -661,7 +663,7 @@ for case, row in ms.items():
 #
 # In A only latency counts, and recursive doubling has the fewest steps. In B the bytes count. The ring's 12 ms<!-- =498e3 * INFINIBAND.alpha_s + 1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s --> of latency are a twelfth of its time, and its bytes travel inside and between nodes at once. The hierarchy saves some latency, but its bytes travel first inside and then between. In halving-doubling all four GPUs of a node send through its cards at once, four times a ring's bytes.
 #
-# In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling has 488 ranks too many. They hand in whole tensors and get whole tensors back, each through one card, which doubles its time.
+# In C each node has a single GPU, so the hierarchy *is* the ring. Recursive doubling takes longer than in B, because there two of its swaps stayed inside a node. Halving-doubling needs a power of two, so 488 ranks are too many. They hand in whole tensors and get whole tensors back, each through one card, which doubles its time.
 #
 # </details>
 
@@ -670,7 +672,7 @@ for case, row in ms.items():
 #
 # Why can no way send fewer bytes than the ring? Take one number, and the moment when the first rank knows its sum. By then each of the $p-1$ others has sent a message, and must still receive the sum. That makes at least $2\,(p-1)$ messages. The ring shares them equally, so unless the network itself adds, no way gives its busiest rank less.
 #
-# Why are six steps the fewest on 64 ranks? At first only rank 0 knows its number. In each step everybody who knows it can tell one other, so after six steps 64 ranks do. These limits are the dashed line in the picture of the four ways.
+# Why are six steps the fewest on 64 ranks? At first only rank 0 knows its number. In each step everybody who knows it can tell one other, so after six steps 64 ranks do. These limits are the dashed line in the last picture of *Fewer messages in a row*.
 #
 # ## What your machine does
 #
@@ -690,7 +692,7 @@ viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.se
 #
 # ## All six, PyTorch's own, and groups
 #
-# `algorithm="native"` hands the tensor to `torch.distributed`. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree, which adds up along branches. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. *All* ranks make *all* groups, but only the members call a collective in one.
+# `algorithm="native"` hands the tensor to `torch.distributed`. Below, seven numbers on four ranks go through five algorithms, two of them from *Fewer messages in a row*, and a sixth, the tree, which adds up along branches. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. *All* ranks make *all* groups, but only the members call a collective in one.
 #
 # The second cell asks of all six what ring A failed: do all ranks get the same bits? Most finish each sum on one rank and copy it. In recursive doubling, two ranks that swap add the same two numbers, and a + b rounds as b + a does.
 

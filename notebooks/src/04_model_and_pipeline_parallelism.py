@@ -607,7 +607,7 @@ score()
 # | it fits one node | cut it like this, or as in lessons 05 and 06 |
 # | it needs several nodes | run the pipeline between them, over fast links |
 # | backward can be split | take ZB-H1, else 1F1B |
-# | memory is left, links are fast | try interleaved with four stages, below |
+# | memory is left, links are fast | *interleaved*, in *Going deeper* |
 #
 # > **To keep.** A pipeline sends little, so it may run between nodes. What it asks for is many micro-batches and equal stages.
 
@@ -671,7 +671,7 @@ display(
 # %% [markdown]
 # ## Choose a schedule yourself
 #
-# Which schedule waits least? Run the cell, and first watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash.
+# Which schedule waits least? (*Interleaved* gives each rank several small stages in place of one.) Run the cell, and first watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash.
 #
 # Then use the controls: make the bubble as small as you can, with at most four micro-batches in flight, then five.
 #
@@ -756,7 +756,7 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 # </details>
 
 # %% [markdown]
-# GPipe and interleaved have more sequences on the way, so they wait for a round trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a sequence's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
+# GPipe and interleaved, here two small stages on each rank, have more sequences on the way, so they wait for a round trip's messages only once, but pay with memory. On GPU 0, the fullest, ZB-H1 needs no more memory than 1F1B. While messages travel, a rank can compute $W$, because no other rank waits for it. And a sequence's stash, inputs and output gradients of seven matrices, 69,632 numbers for each token and layer, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> that it replaces.
 #
 # ## Llama 3.1 405B
 #

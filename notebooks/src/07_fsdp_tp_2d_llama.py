@@ -799,7 +799,7 @@ for family in ("Llama", "Olmo", "Olmo2"):
     print(f"{family:6} on 2 × 2: largest deviation of all rungs {report.max_deviation:.0e}")
 
 # %% [markdown]
-# Olmo2 is further off, since it also normalizes $q$ and $k$: `tp` cuts these, so sums in float32 change their order.
+# In the first two even these roundings agree. Olmo2 is further off, since it also normalizes $q$ and $k$: `tp` cuts these, so sums in float32 change their order.
 #
 # ## Somebody else's trainer
 #

@@ -220,7 +220,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # If a step is so cheap to price, try everything on our 16,384 GPUs!
 #
-# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, **context parallelism**, which cuts sequences into pieces. `dp` gets the rest. Combine these with the four stages of ZeRO, with four sizes of micro-batch, with six schedules, and with none, half or all layers recomputed. That makes almost a million layouts.
+# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, **context parallelism**, which cuts sequences into pieces. `dp` gets the rest. Combine these with the four stages of ZeRO, with four sizes of micro-batch, with six schedules (in the **interleaved** ones each rank has several small stages), and with none, half or all layers recomputed. That makes almost a million layouts.
 #
 # **Predict.** How many percent are possible: about 2, 20 or 60? Begin with the GPUs that they need.
 
@@ -533,9 +533,9 @@ for row in orders:
 #
 # </details>
 #
-# ## A sweep that it had never seen
+# ## A sweep that the fit had never seen
 #
-# Pairs flatter the formula, since many are easy. Who rents wants the *fastest* of many layouts. Seven of the 25<!-- =sum(row["test"] == "sweep" for row in sim.committed_records()) - 1 --> sweeps below are InternEvo's, left out of the fit. The others come from sources that were read after it. In each, take the layout that the formula likes best: how much slower was it than the best one measured?
+# A **sweep** is one training that was measured under several layouts. To ask which of two is faster flatters the formula, since many pairs are easy. Who rents wants the *fastest* of many layouts. Seven of the 25<!-- =sum(row["test"] == "sweep" for row in sim.committed_records()) - 1 --> sweeps below are of one source, InternEvo, left out of the fit. The others come from sources that were read after it. In each, take the layout that the formula likes best: how much slower was it than the best one measured?
 #
 # **Predict.** In how many of these sweeps did the favourite lose more than a tenth?
 
@@ -629,7 +629,7 @@ viz.plot_policy_front(found, named=named)
 # %% [markdown]
 # ## Two more questions to the fit
 #
-# All of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
+# One source, InternEvo, has runs that are all slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
 #
 # The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole sequences anew.
 
