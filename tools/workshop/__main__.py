@@ -68,6 +68,7 @@ def write(seats: Seats, folder: Path, titles: Mapping[str, list[str]]) -> dict[s
     start = Template((TEXTS / "START.md").read_text(encoding="utf-8"))
     pages = {
         "START.md": start.substitute(route=route.title, parts=parts_of(route)),
+        "README.md": f"# {route.title}\n\nBegin with [the first page](START.md).\n",
         "seat.sbatch": seats.filled("seat.sbatch"),
     }
     zipped = write_handout(folder / "handout", pages)

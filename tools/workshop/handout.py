@@ -14,13 +14,8 @@ from tools.lesson import FOLD
 from tools.paths import ROOT
 
 TOLD = "*The answer is told in the room.*"
-_WHOLE = (
-    "pyproject.toml",
-    "constraints.txt",
-    "LICENSE",
-    "LICENSE-TEXTS.md",
-    "README.md",
-)  # what pip installs from, beside course_lib
+# What pip installs from, beside course_lib and a README of the handout's own: the course's links to what is not here.
+_WHOLE = ("pyproject.toml", "constraints.txt", "LICENSE", "LICENSE-TEXTS.md")
 _KEPT = "Before you start"  # a fold that holds no answer
 FOLDS = re.compile(r"<details><summary>(?P<asked>.*?)</summary>(?P<answer>.*?)</details>", re.DOTALL)
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
