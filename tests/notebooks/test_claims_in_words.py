@@ -31,7 +31,7 @@ def fastest(tp: int, recompute: str) -> planner.Ranked:
 def test_what_the_mesh_costs_in_lesson_07():
     text = lesson("07")
     fsdp, mesh, again, both = (fastest(*way) for way in ((1, "none"), (4, "none"), (1, "layers"), (4, "half")))
-    assert "by `plan` that alone costs over a tenth" in text
+    assert "by `plan` (lesson 08) the exposed part costs over a tenth" in text
     assert 0.10 < (mesh.causes_s["dp"] - fsdp.causes_s["dp"]) / fsdp.step_s < 0.125
     assert "falls by about a seventh; a second forward costs over a fifth" in text
     assert 1 / 8 < 1 - fsdp.step_s / mesh.step_s < 1 / 6 and 1 / 5 < 1 - fsdp.step_s / again.step_s < 1 / 4
