@@ -175,6 +175,7 @@ class Allocation:
     def _have_dialled(self, started: Mapping[int, Remote]) -> bool:
         """Whether all wires are there. Raises: OSError in four parts if a rank ended before."""
         if ended := [rank for rank, process in started.items() if process.has_ended]:
+            time.sleep(_LAST_WORDS_S)
             raise self._error(f"rank {ended[0]} ended at its start")
         return all((kind, self._starting, rank) in self._wires for rank in started for kind in _WIRES)
 
@@ -226,5 +227,6 @@ class Allocation:
         self._listener.close()
 
 
+_LAST_WORDS_S = 0.5  # srun brings what a rank has said a little later than the news of its end
 _RULE = "each node of the allocation runs one process that starts its ranks"
 _WAY_OUT = "look at the job with squeue, then ranks.detach() and ranks.attach(…) again"
