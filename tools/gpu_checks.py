@@ -6,22 +6,17 @@ The ladder climbs in float64 over NCCL with one rank, gradients in bf16 are held
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from course_lib import presets
 from course_lib.config import TrainConfig, load_model, parse_model
 from course_lib.costs.model.longest_sequence import Room, longest_sequence
 from course_lib.costs.model.two_axes import TwoAxes
-from course_lib.errors import four_parts
 from course_lib.gauges.fsdp_step import FsdpCase
 from course_lib.gauges.on_gpu import batch_on_gpu, measure, room, rounding
 from course_lib.models.decoder import Decoder
@@ -36,6 +31,7 @@ from course_lib.training.torch_techniques import torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import GiB
 from course_lib.verify import assert_parallel_equals
+from tools.gpu_files import asks_for_a_gpu, write
 from tools.paths import ROOT
 
 FOLDER = ROOT / "course_lib/presets/gpu"
@@ -122,53 +118,11 @@ def limits() -> Iterator[dict[str, Any]]:
         yield row
 
 
-def machine(command: str) -> dict[str, Any]:
-    """What was measured on, and by what."""
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "device": torch.cuda.get_device_name(0),
-        "memory": torch.cuda.get_device_properties(0).total_memory,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "command": command,
-    }
-
-
-def text(facts: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> str:
-    """The file: a line for each row, so that a diff can be read."""
-    lines = ["# Written by `make gpu`; bytes of tensors, and the median of a few steps."]
-    lines += [f"{name}: {json.dumps(value)}" for name, value in facts.items()]
-    for name, rows in tables.items():
-        lines += [f"{name}:", *(f"- {json.dumps(row)}" for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-def measured_on_a_gpu(what: str) -> None:
-    """Raises: SystemExit in one line where there is none."""
-    if not torch.cuda.is_available():
-        way_out = "start it where `nvidia-smi` shows one, with a PyTorch that was built for CUDA"
-        raise SystemExit(four_parts(what, "PyTorch sees no GPU", "what is measured here is one", way_out))
-
-
-def write(folder: Path, facts: dict[str, Any], made: Mapping[str, Callable[[], Iterator[dict[str, Any]]]]) -> None:
-    """Make the tables, and write the file anew after each row."""
-    file = folder / f"{facts['date']}-{facts['device'].lower().replace(' ', '-')}.yaml"
-    folder.mkdir(exist_ok=True)
-    tables: dict[str, list[dict[str, Any]]] = {}
-    for name, rows in made.items():
-        tables[name] = []
-        for row in rows():
-            tables[name].append(row)
-            file.write_text(text(facts, tables))
-    print(file.read_text())
-
-
 def main() -> None:
     """Write the file of this machine."""
-    measured_on_a_gpu("make gpu")
+    asks_for_a_gpu("make gpu")
     tables = {"ladder": ladder, "rounding": rounded, "steps": steps, "limits": limits}
-    write(FOLDER, machine("python -m tools.gpu_checks"), tables)
+    write(FOLDER, "python -m tools.gpu_checks", tables)
 
 
 if __name__ == "__main__":

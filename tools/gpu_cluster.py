@@ -14,14 +14,13 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
 from course_lib.gauges.flight import dumps_in, flight_calls
 from course_lib.units import MiB
-from tools.gpu_checks import measured_on_a_gpu
+from tools.gpu_files import asks_for_a_gpu, device_s_name, today
 from tools.gpu_lessons import RESULTS
 
 HANGS = """
@@ -49,7 +48,7 @@ dist.init_process_group("nccl")
 dist.all_reduce(torch.ones(1, device="cuda"))
 """
 REMEMBERS = """
-import pickle, sys
+import sys
 import torch
 from course_lib.config import load_model
 from course_lib.models.decoder import Decoder
@@ -87,9 +86,9 @@ dist.destroy_process_group()
 
 def main() -> None:
     """Each part in processes of its own; what could not be seen is written down as such."""
-    measured_on_a_gpu("gpu_cluster")
+    asks_for_a_gpu("gpu_cluster")
     device = torch.cuda.get_device_name(0)
-    head = f"# What lesson 12 tells of GPUs, {datetime.now(UTC):%Y-%m-%d}: {device}, torch {torch.__version__}"
+    head = f"# What lesson 12 tells of GPUs, {today()}: {device}, torch {torch.__version__}"
     lines = [head, "", "Written by `python -m tools.gpu_cluster`."]
     for title, part in {
         "A snapshot of the memory": remembers,
@@ -100,8 +99,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             lines += ["", f"## {title}", "", *part(Path(folder))]
         RESULTS.mkdir(parents=True, exist_ok=True)
-        name = device.lower().replace(" ", "-")
-        (RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}-cluster.md").write_text("\n".join(lines) + "\n")
+        (RESULTS / f"{today()}-{device_s_name()}-cluster.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 
@@ -128,16 +126,13 @@ def hangs(folder: Path) -> Iterator[str]:
     said = started(HANGS, folder, **variables)
     yield from _lines_with(said, "Watchdog caught collective", "Flight Recorder", "flight recorder")
     for dump in dumps_in(found):
-        yield "- its `state`s: " + ", ".join(f"{n} {state}" for state, n in Counter(_states(dump)).items())
+        states = Counter(entry["state"] for entry in dump["entries"])
+        yield "- its `state`s: " + ", ".join(f"{n} {state}" for state, n in states.items())
         yield from (
             f"- call {one.number}: {one.operation}, done: {one.done}, {one.place}" for one in flight_calls(dump)
         )
     if not any(found.iterdir()):
         yield "- no dump was written"
-
-
-def _states(dump: object) -> list[str]:
-    return [entry["state"] for entry in dump["entries"]]  # type: ignore[index]
 
 
 def shares(folder: Path) -> Iterator[str]:

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_code_cell
 
-from course_lib.errors import four_parts
-from course_lib.ranks import devices, switch
+from course_lib.ranks import switch
+from course_lib.ranks.devices import gpus_here
 from tools.build_notebooks import CELL_SECONDS, read_source
 from tools.exercise_text import solution_copy
+from tools.gpu_files import asks_for_a_gpu, device_s_name, today
 from tools.paths import ROOT, quiet_kernels
 
 RESULTS = ROOT / "tests/gpu/results"
@@ -140,7 +140,7 @@ def text(outcomes: list[Outcome], gpus: str) -> str:
     """The file, or what stands of it so far."""
     failed = sum(bool(one.failures) for one in outcomes)
     head = [
-        f"# Lessons with both switches, {datetime.now(UTC):%Y-%m-%d}: {gpus}",
+        f"# Lessons with both switches, {today()}: {gpus}",
         "",
         f"Written by `python -m tools.gpu_lessons`. {len(outcomes)} runs, {failed} with a failure.",
         "",
@@ -165,7 +165,7 @@ def main() -> int:
             outcomes += runs
             if not asked.only:
                 RESULTS.mkdir(parents=True, exist_ok=True)
-                (RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}.md").write_text(text(outcomes, gpus))
+                (RESULTS / f"{today()}-{name}.md").write_text(text(outcomes, gpus))
     return int(any(one.failures for one in outcomes))
 
 
@@ -185,12 +185,8 @@ def _gpus(pretended: int | None) -> tuple[str, str]:
     """In words, and for a file's name."""
     if pretended is not None:
         return f"{pretended} pretended GPUs", f"pretended-{pretended}-gpus"
-    count = devices.gpus_here()
-    if not count:
-        rule, way_out = "these runs need one", "start it where `nvidia-smi` shows one, or try --pretend 4"
-        raise SystemExit(four_parts("gpu_lessons", "PyTorch sees no GPU", rule, way_out))
-    device = torch.cuda.get_device_name(0)
-    return f"{count} x {device}, torch {torch.__version__}", device.lower().replace(" ", "-")
+    asks_for_a_gpu("gpu_lessons", "start it where `nvidia-smi` shows one, or try --pretend 4")
+    return f"{gpus_here()} x {torch.cuda.get_device_name(0)}, torch {torch.__version__}", device_s_name()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from course_lib.costs.model.adapters import Adapters
 from course_lib.costs.sweep.recipes import Recipe, recipe_memory
 from course_lib.gauges.savers_on_gpu import Savers, pay
 from course_lib.units import GB
-from tools.gpu_checks import machine, measured_on_a_gpu, write
+from tools.gpu_files import asks_for_a_gpu, write
 from tools.paths import ROOT
 
 FOLDER = ROOT / "course_lib/presets/gpu_savers"
@@ -71,5 +71,5 @@ def bytes_at_loss(config: ModelConfig, recipe: Recipe, *, sequence: int) -> int:
 
 if __name__ == "__main__":
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # the allocator leaves no gaps between tensors
-    measured_on_a_gpu("gpu_savers")
-    write(FOLDER, machine("python -m tools.gpu_savers"), {"savers": savers})
+    asks_for_a_gpu("gpu_savers")
+    write(FOLDER, "python -m tools.gpu_savers", {"savers": savers})

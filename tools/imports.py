@@ -70,7 +70,7 @@ def _named(tree: ast.AST) -> Iterator[str]:
 def _files_of(root: Path, folder: Path, module: str) -> list[str]:
     """The file of the longest part of a dotted name that is a module; a package's name stands for its `__init__`."""
     parts = module.split(".")
-    # Tests import helpers from their own folder, or from one above it that has a conftest.
+    # Tests import helpers from their own folder, or from one above it, as pytest lets them where a conftest lies.
     above = [place for place in (folder, *folder.parents) if place.is_relative_to(root) and place != root]
     for start in [root] if parts[0] in FOLDERS else above:
         for end in range(len(parts), 0, -1):

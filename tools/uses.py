@@ -137,7 +137,7 @@ class Uses:
     def _module(self, dotted: str, file: str) -> tuple[str, list[str]]:
         """The file of the longest part of a dotted name that is a module, and the rest of the name."""
         parts = dotted.split(".")
-        # Tests import helpers from their own folder, or from one above it that has a conftest.
+        # Tests import helpers from their own folder, or from one above it, as pytest lets them where a conftest lies.
         starts = [""] if parts[0] in FOLDERS else [f"{folder}/" for folder in Path(file).parents]
         for start in starts:
             for end in range(len(parts), 0, -1):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 from course_lib import planner
-from course_lib.config import load_model
+from course_lib.config import ParallelConfig, load_model
+from course_lib.costs.model.activations import layer_activations
 from course_lib.hardware import load_cluster
 from course_lib.sim.published import memory_runs
 from course_lib.units import GiB
@@ -37,6 +39,41 @@ def test_what_the_mesh_costs_in_lesson_07():
     assert 1 / 8 < 1 - fsdp.step_s / mesh.step_s < 1 / 6 and 1 / 5 < 1 - fsdp.step_s / again.step_s < 1 / 4
     assert "though that is as slow as a second forward" in text
     assert 1 <= both.step_s / again.step_s < 1.05
+
+
+def kept_by(tp: int, *, model: str, sequence: int, gathered: bool = False, shared: bool = False) -> dict[str, int]:
+    """Bytes of a layer's activations on a rank, by who shares them."""
+    spread, found = ParallelConfig(tp=tp, sequence_parallel=shared), Counter[str]()
+    for one in layer_activations(load_model(model), batch=1, sequence=sequence, itemsize=2, fused_norms=True):
+        found[one.shared_by] += one.on_rank(spread, keep_gathered=gathered)
+    return found
+
+
+def test_what_tensor_parallelism_leaves_whole_in_lesson_05():
+    found = kept_by(8, model="llama3_1_405b", sequence=131072)
+    assert "These are two thirds of the blue part" in lesson("05")
+    assert abs((found["sequence"] + found["gathered"]) / sum(found.values()) - 2 / 3) < 0.02
+
+
+def test_what_a_kept_input_costs_in_lesson_07():
+    plain, kept, again = (
+        sum(kept_by(4, model="llama3_1_8b", sequence=8192, **how).values())
+        for how in ({}, {"shared": True, "gathered": True}, {"shared": True})
+    )
+    assert "To keep it would undo half of the gain" in lesson("07")
+    assert abs((kept - again) / (plain - again) - 1 / 2) < 0.01
+
+
+def test_what_a_faster_network_chooses_in_lesson_08():
+    cluster = replace(load_cluster("dgx_h100"), n_nodes=2048)
+    card = replace(cluster.card, bandwidth_bytes_per_s=2 * cluster.card.bandwidth_bytes_per_s)
+    model, fast = load_model("llama3_1_405b"), replace(cluster, card=card)
+    job = planner.Job(model=model, cluster=fast, batch=2048, sequence=8192)  # the explorer's, with network × 2
+    best = planner.ranked(planner.search(job, planner.Space(cp=(1,))), 5)
+    by_stages = {one.policy["pp"]: one for one in reversed(best)}
+    assert "<code>pp</code> 8 wins with ZeRO 3, and <code>pp</code> 4 is as good" in lesson("08")
+    assert (best[0].policy["pp"], best[0].policy["zero_stage"]) == (8, 3)
+    assert by_stages[4].step_s / by_stages[8].step_s < 1.005
 
 
 def test_what_measured_peaks_say_of_room_in_lesson_08():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 import yaml
 
 from course_lib import presets
@@ -14,7 +15,7 @@ from course_lib.costs.model.step_memory import peak
 from course_lib.costs.model.two_axes import TwoAxes, two_axes_moments
 from course_lib.gauges import on_gpu, savers_on_gpu
 from course_lib.units import MiB
-from tools import gpu_checks, gpu_savers
+from tools import gpu_checks, gpu_files, gpu_savers
 
 CUBLAS = 64 * MiB  # two workspaces, which PyTorch allocates as it does tensors
 SMALL = MiB // 2  # tokens, angles, Adam's counters, and what is rounded up to 512 bytes
@@ -71,15 +72,15 @@ def test_a_file_says_when_and_on_what_it_was_measured(written):
 
 def test_the_file_is_read_as_it_was_written():
     rows = [{"model": "x", "held": {"start": 1}, "step_s": 0.5, "offload": False}]
-    found = yaml.safe_load(gpu_checks.text({"date": "2026-01-01", "cuda": "13.0"}, {"steps": rows}))
+    found = yaml.safe_load(gpu_files.text({"date": "2026-01-01", "cuda": "13.0"}, {"steps": rows}))
     assert found == {"date": "2026-01-01", "cuda": "13.0", "steps": rows}
 
 
 def test_without_a_gpu_the_command_says_so_in_a_line(monkeypatch):
-    monkeypatch.setattr(gpu_checks.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as left:
         gpu_checks.main()
     assert str(left.value) == (
-        "make gpu: PyTorch sees no GPU; what is measured here is one; "
+        "make gpu: PyTorch sees no GPU; what runs here needs one; "
         "start it where `nvidia-smi` shows one, with a PyTorch that was built for CUDA"
     )

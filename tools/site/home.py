@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from course_lib.units import GB
+from tools import downloads
 from tools.contents import LESSONS, exercise_minutes
 from tools.lesson import number, told_minutes
 from tools.paths import ROOT
@@ -20,7 +22,8 @@ def write_home() -> None:
 
     Raises: KeyError for a name in double braces that nothing here computes.
     """
-    known = {"explorer": explorer("memory", TEXTS["memory"][0], ""), **minutes()}
+    packages = f"{(downloads.TORCH_FOR_CPU + downloads.OTHER_PACKAGES) / GB:.1f} GB"
+    known = {"explorer": explorer("memory", TEXTS["memory"][0], ""), "packages": packages, **minutes()}
     text = (SITE / "index.md").read_text(encoding="utf-8")
     (SOURCES / "index.md").write_text(_PLACE.sub(lambda hit: known[hit["name"]], text), encoding="utf-8")
 
