@@ -138,7 +138,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # The matrices are cut twice, but what runs between attention and feed-forward is whole. Both end with an all-reduce, so every rank along `tp` holds *all* positions.
 #
-# But an all-reduce is a reduce-scatter and then an all-gather. So put the work between the blocks between these two. With `tp` 4 each rank has the sums of 8192 / 4 = 2048 positions there. It computes their RMSNorms, and then gathers all.
+# But an all-reduce is a reduce-scatter and then an all-gather. So let the norms stand between these two. With `tp` 4 each rank has the sums of 8192 / 4 = 2048 positions there. It computes their RMSNorms, and then gathers all.
 #
 # | a rank keeps | inside attention and feed-forward | between them |
 # | --- | --- | --- |
