@@ -20,6 +20,11 @@ def test_the_setup_block_and_every_expression_are_python(text):
         compile(f"({expression})", f"<{expression}>", "eval")
 
 
+def test_a_screen_reader_is_told_the_language(text):
+    """Without this line Marp takes it from the machine's locale, which on a build machine is often C."""
+    assert "\nlang: en\n" in text.split("\n---\n")[0]
+
+
 def test_no_number_with_a_unit_is_typed(text):
     assert template.typed_numbers(text) == []
 
