@@ -796,7 +796,11 @@ viz.plot_loss_differences(free, title="Without clipping: how far each loss is fr
 #
 # Adam would cancel a constant factor, but the printed norms show that this one changes, so **every** weight moves a little wrongly.
 #
-# <details><summary>Last: two ranks compute W₃W₂W₁x for 4 samples, 8, 32, 8 and 16 floats wide. W₁ is cut by outputs, W₃ by inputs. And W₂, to send less?</summary>
+# ## And a matrix in between?
+#
+# A pair is cut by outputs, then by inputs. What if a third matrix stands between the two?
+#
+# <details><summary>Two ranks compute W₃W₂W₁x for 4 samples, 8, 32, 8 and 16 floats wide. W₁ is cut by outputs, W₃ by inputs. And W₂, to send less?</summary>
 # By inputs: forward sends 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) -->, by outputs 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->, gathering where the chain is wide.
 # </details>
 #
