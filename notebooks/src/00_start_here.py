@@ -258,7 +258,7 @@ else:
 #
 # This line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell.
 #
-# Rank 2 took the other branch, so it waits for a message from rank 1. In the code above, rank 1 sends only to rank 0, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2. Rank 1 needs the root's sum, and rank 3 still waits to send. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
+# Rank 2 took the other branch, so it waits for a message from rank 1. In the code above it sends only to the root, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2. Rank 1 needs the root's sum, and rank 3 still waits to send. So all others wait for rank 2, and rank 2 waits for rank 1.
 #
 # > **To keep.** In a hang ask of every rank in which call it waits, and for whom.
 #
@@ -267,7 +267,7 @@ else:
 # %% [markdown]
 # ## Find this hang yourself
 #
-# The four ranks below stand in a circle again. Each wants to hand its number, 1 to 4, to the next one, and they hang. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
+# The four ranks below stand in a circle again. Each wants to hand its number, 1 to 4, to the next one, and they hang. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until each rank has received its neighbour's number.
 #
 # <details><summary>Why nobody can move</summary>All four receive before they send, so nobody sends.</details>
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 01 · Why distributed: two GPUs, one Llama
 #
-# A colleague has a plan. Llama 3.1 70B has 70.55<!-- =model_parameters(load_model("llama3_1_70b")) / 1e9 --> billion parameters. In bfloat16 each of them takes 2 bytes<!-- =find_convention("zero").weights -->, which makes 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, and the lab has two of them. "So they hold the model. Let us train it."
+# A colleague has a plan. In bfloat16 each parameter of Llama 3.1 70B takes 2 bytes<!-- =find_convention("zero").weights -->, which makes 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> for all. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, and the lab has two of them. "So they hold the model. Let us train it."
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -65,10 +65,10 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 #
 # The tables add only 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is missing. Look at the two largest counts:
 #
-# - Feed-forward has **three** matrices of H×F, and its inner size F is 14,336. They make 5.6<!-- =32 * 3 * 4096 * 14336 / 1e9 --> billion instead of 4.3<!-- =32 * 8 * 4096**2 / 1e9 -->.
-# - In attention, keys and values are only a quarter of H wide, because 32 heads of queries share 8 of keys and values. That makes 1.3<!-- =32 * (2 * 4096**2 + 2 * 4096 * 1024) / 1e9 --> billion instead of 2.1<!-- =32 * 4 * 4096**2 / 1e9 -->.
+# - Feed-forward has **three** matrices of H×F, and its inner size F is 14,336. That is almost a third more than the rule's two matrices of H×4H.
+# - In attention, keys and values are only a quarter of H wide, because four heads of queries share one of keys and values. So attention has five eighths of what the rule counts.
 #
-# Together they add what is missing.
+# Feed-forward is the larger part, so it adds more than attention takes away: just the half billion.
 #
 # </details>
 #
@@ -121,9 +121,9 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. A tie, like 257, goes to the neighbour whose last bit is 0, which is 256.
+# The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. So an update of less than half that distance is lost, like yours, while the slightly larger one of the first printed line moves the weight by a whole 2. The second line is a tie, which goes to the neighbour whose last bit is zero.
 #
-# The last printed line is the one that hurts. The next larger number after 1 is 1/128 away, so after adding a thousandth, 1 is still the nearer one. The update is rounded away, in every step.
+# The last printed line is the one that hurts. Above 1 the neighbours are closer, 1/128 apart, but a thousandth is still less than half of that. The update is rounded away, in every step.
 #
 # </details>
 
@@ -324,9 +324,9 @@ predict(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Four tensors have F numbers for each token, six have H, and two have 1024. For 4096 tokens, in 80 layers and at 2 bytes<!-- =2 --> each, these 165,888<!-- =4 * 28672 + 6 * 8192 + 2 * 1024 --> numbers make 108.7 GB<!-- =(4 * 28672 + 6 * 8192 + 2 * 1024) * 2 * 4096 * 80 / GB -->, and the small bars are the rest. That is more than an H100 has, for a single sequence, and the states come on top!
+# Four tensors have F numbers for each token, six have H, and two have 1024. Times the tokens, the layers and 2 bytes<!-- =2 --> for each number, that makes 108.7 GB<!-- =(4 * 28672 + 6 * 8192 + 2 * 1024) * 2 * 4096 * 80 / GB -->, and the small bars are the rest. That is more than an H100 has, for a single sequence, and the states come on top!
 #
-# Yet a layer's forward starts from its input alone: 8192 numbers for each token, a twentieth of what is kept. So keep the input, throw the rest away, and run the layer's forward once more when backward reaches it. This is **activation checkpointing**, or **recomputation**. Its price is a second forward of all layers in every step.
+# Yet a layer's forward starts from its input alone: H numbers for each token, a twentieth of what is kept. So keep the input, throw the rest away, and run the layer's forward once more when backward reaches it. This is **activation checkpointing**, or **recomputation**. Its price is a second forward of all layers in every step.
 #
 # > **To keep.** Activations grow with the sequence, and activation checkpointing trades most of them for a second forward.
 #
@@ -351,7 +351,7 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In the first bar the light blue activations end far beyond the line, because each GPU has its own sequence, and ZeRO shares only states. In the second, each of the 80 layers keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB -->. So you could say at least 17.6 + 5.4 = 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own sequence, and ZeRO shares only states. In the second, each layer keeps its input alone, which makes 5.4 GB<!-- =80 * 4096 * 8192 * 2 / GB --> on top of the states. So you could say at least 23.0 GB<!-- =(16 * model_parameters(load_model("llama3_1_70b")) / 64 + 80 * 4096 * 8192 * 2) / GB -->.
 #
 # What is the rest of that bar? While a layer runs again, what it keeps beside its input adds some light blue. The dark grey **gathered** weights are those that ZeRO-3 borrows for a moment, at most embedding and head together. And head and loss keep something for backward.
 #
@@ -362,7 +362,7 @@ viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GP
 # %% [markdown]
 # Recomputing is not the only way out. Several GPUs can work on one sequence together, if each computes with a part of every matrix. Then each also keeps only a part of the activations. This is **tensor parallelism**, and it costs messages inside each layer.
 #
-# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a sequence, and `dp` how many sequences are read side by side. You may also recompute. Leave `pp` and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; question 2 below has an answer.
+# Your turn: in JupyterLab the next cell has sliders. `tp` is how many GPUs share a sequence, and `dp` how many sequences are read side by side. You may also recompute. Leave `pp` and the micro-batch at 1. You start on 32 GPUs, with a little too much. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->; a question at the end has an answer.
 
 # %%
 viz.memory_explorer()
@@ -372,7 +372,7 @@ viz.memory_explorer()
 #
 # So much for memory. Now time. To know when a training ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward makes two gradients: one for the matrix, and one for the layer's input, which the layer before waits for.
 #
-# PyTorch will count them in the small model, on 64 tokens. Without the embedding, whose rows are only looked up, the matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers.
+# PyTorch will count them in the small model, on one sequence. We leave the embedding out, because its rows are only looked up.
 #
 # **Predict** how many operations forward and backward together make with the matrices, for each number and each token.
 
@@ -403,7 +403,7 @@ print(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It is exactly six, because each gradient is a product as large as forward's. In attention tokens also meet tokens, which the second line counts: 4 %<!-- =(lambda once: 100 * once.scores / (once.matrices + once.head))(costs.forward_flops(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), sequence=64)) --> more here, 8 %<!-- =(lambda once: 100 * once.scores / (once.matrices + once.head))(costs.forward_flops(load_model("llama3_1_70b"), sequence=4096)) --> in the 70B with 4096 tokens. The rule of thumb leaves this out: **6 operations for each parameter and token**, or 8 if all layers are recomputed, because then forward's 2 come twice.
+# It is exactly six, because each gradient is a product as large as forward's. In attention tokens also meet tokens, which the second line counts. That is little here, and 8 %<!-- =(lambda once: 100 * once.scores / (once.matrices + once.head))(costs.forward_flops(load_model("llama3_1_70b"), sequence=4096)) --> more in the 70B with 4096 tokens. The rule of thumb leaves this out: **6 operations for each parameter and token**, or 8 if all layers are recomputed, because then forward comes twice.
 #
 # </details>
 #
@@ -437,7 +437,7 @@ for gpus in (2, 15, 64, 6200):
 #
 # How many tokens they read in a second, $G\,R\,U / 6P$, is their **throughput**.
 #
-# Even 64 GPUs would need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, and more if they recompute. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So the states ask for fifteen GPUs, but time for thousands.
+# By the printed lines even 64 GPUs would need years, and more if they recompute. A month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. So the states ask for fifteen GPUs, but time for thousands.
 #
 # > **To keep.** Six operations for each parameter and token: with the GPUs' peak and their MFU, that is the time of a training.
 #
@@ -461,7 +461,7 @@ for gpus in (2, 15, 64, 6200):
 # %% [markdown]
 # ## What still hurts
 #
-# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A sequence's activations fit only if they are recomputed or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years.
+# The colleague's two H100s hold the weights and little more. Training takes eight times as much, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> such GPUs. A sequence's activations fit only if they are recomputed or shared. And even with memory enough, two GPUs would train for 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years.
 #
 # All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each line works on two bytes of every parameter, 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
@@ -478,11 +478,11 @@ score()
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16: with dp 8, tp 2, ZeRO-3 and full recomputation it takes 76.6 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 70B's 64 heads cannot be cut in 3 or 5, and it takes 87.3 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
+# On 16: with `tp` 2, ZeRO-3 and full recomputation each takes 76.6 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On one less `tp` must be 1, because 64 heads cannot be cut in three or five, and then each takes 87.3 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
 # </details>
 #
 # <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is its MFU?</summary>
-# 6 of 8: 39 %<!-- =52 * 6 / 8 -->.
+# Three quarters of that, 39 %<!-- =52 * 6 / 8 -->, because the model needs six of the eight operations.
 # </details>
 
 # %% [markdown]

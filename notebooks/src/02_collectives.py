@@ -50,7 +50,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # %% [markdown]
 # Look at rank 0's row. The others send at once, but rank 0's network card takes in one message at a time. So two wait in the network, as their long arrows show. Then the sum goes out, again in three messages. This **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
-# How long is that? One layer has 218 million weights, so its gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.7 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
+# How long is that? One layer's gradient is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. One message takes 8.7 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->, and all together take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 #
 # The last way of this lesson takes 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, on a thousand H100s in the nodes of a real cluster, Kempner's at Harvard, each with four GPUs and four network cards. You will be able to
 # - build an all-reduce from send and receive, and prove it.
@@ -138,7 +138,7 @@ display(
 #
 # A row shows what one rank sends. Find rank 0 in the upper picture: its row has three entries, while every other row has one. In the lower picture every row has a single entry, but it is 3 MiB<!-- =3 * MiB / MiB -->, as much as rank 0's three together. We wanted to take the load off rank 0, and we have given its load to everybody!
 #
-# Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 first took everything in and then gave everything out, which made 2 · 999 messages in a row. In the circle both happen at once, so a thousand ranks need only 999, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, but still far too long.
+# Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 first took everything in and then gave everything out. In the circle both happen at once, so a thousand ranks need only half as many messages in a row. That halves the naive time, which is still far too long.
 #
 # </details>
 #
@@ -168,7 +168,7 @@ viz.all_reduce_halves(4)
 # %% [markdown]
 # ### Which chunk, when?
 #
-# Follow chunk 2 through the first half. It must visit all ranks and end at its owner, rank 2. If all pass to the right, only one way does that: it starts at rank 3, just *past* the owner, and visits 0, 1 and 2.
+# Follow chunk 2 through the first half. It must visit all ranks and end at its owner, rank 2. If all pass to the right, only one way does that: it starts at rank 3, just *past* the owner, and goes round from there.
 #
 # Sit down at rank 3. In step 1 you send the chunk whose way starts there: chunk 2, your number minus one. In step 2 you pass on what rank 2 sent. That was its number minus one, so it is chunk 1, your number minus two.
 #
@@ -263,7 +263,7 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  right up to rounding; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Find the ring on four ranks in the output. Ranks 0 and 3 send 152 bytes<!-- =comm_time("all_reduce", "ring", world_size=4, length=13, itemsize=8).sent_bytes[0] -->, the others 160: chunk 0 is one number longer, and they send it once, the others twice.
+# Find the ring on four ranks in the output. Ranks 0 and 3 send a little less than the others, because chunk 0 is one number longer, and they send it once, the others twice.
 #
 # > **To keep.** Test an algorithm by its sums *and* by its bytes, against a formula that knows nothing of the code.
 #
@@ -271,7 +271,7 @@ for p in (1, 2, 3, 4, 6):
 #
 # You know the bytes, so you should know the time. Try it on the network of the first picture.
 #
-# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. How many µs does it take for 1 KiB<!-- =1 -->, which is 32,768 times less? Ask first whether the bytes of the large tensor explain its time. The network sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, and a MiB is 1.049 MB<!-- =MiB / 1e6 -->.
+# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. How many µs does it take for 1 KiB<!-- =1 -->? Ask first whether the bytes of the large tensor explain its time. The network sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, and a MiB is 1.049 MB<!-- =MiB / 1e6 -->.
 
 # %%
 run_ranks(on_the_clock, 4, "ring", 8 * MiB, network)
@@ -309,9 +309,9 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 # Therefore do inside what can be done inside. First a reduce-scatter in the node gives each GPU one chunk of its node's sum. Then each GPU adds up only its chunk, with those that hold the same chunk in other nodes. An all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
-# Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so ranks 0 and 2 add up these 8 MiB<!-- =16 / 2 -->. As a ring of two, they need two steps of 4 MiB<!-- =16 / 4 -->. At the end ranks 0 and 1 swap their finished halves.
+# Follow rank 0 in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so these two add it up. As a ring of two, they need two steps, each with a quarter of the tensor. At the end ranks 0 and 1 swap their finished halves.
 #
-# **Predict.** On our emulated network each rank has a card of its own, and the ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the latencies.
+# **Predict.** On our emulated network each rank has a card of its own, and the ring on all four takes six steps, also with a quarter each, and all at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the latencies.
 
 # %%
 nodes = comm.EmulatedClock(inside=NVLINK, between=INFINIBAND, node_size=2, slowdown=2000)
@@ -333,7 +333,7 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 #
 # So much for one card. A node of Kempner's has four, and NVIDIA's library **NCCL** uses all of them: it cuts the tensor and sends each piece round a ring of its own, its **channel**, which leaves the node through its own card. Our layer's bytes then take 4.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) / wires(load_cluster("kempner_h100")).network_bytes_per_s -->, a quarter of before.
 #
-# And latency? A real rank need not wait until its message has arrived, for it can send the next one meanwhile. So follow a single chunk, and count the latencies that *it* meets. Of its 1998 hops about 500 leave one of the 250 nodes, and these cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. The 1500 hops inside, of 3.4 µs<!-- =1e6 * wires(load_cluster("kempner_h100")).pair.alpha_s --> each, cost 5 ms<!-- =1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. All in all, the ring through all cards takes 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
+# And latency? A real rank need not wait until its message has arrived, for it can send the next one meanwhile. So follow a single chunk, and count the latencies that *it* meets. Of its 1998 hops every fourth leaves a node, and these cost 7 ms<!-- =498e3 * INFINIBAND.alpha_s -->. The hops inside are three times as many, but together they cost only 5 ms<!-- =1500e3 * wires(load_cluster("kempner_h100")).pair.alpha_s -->. All in all, the ring through all cards takes 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
 # The hierarchy has all cards busy as well, because the four GPUs of a node talk with other nodes side by side. Its rings through the nodes take as many slow steps. But of the hops inside it keeps only six, and that saves nearly all that they cost. It loses some of that again, because its bytes travel first inside and then between, while a ring's do both at once. It takes **13 ms**<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->.
 #
@@ -470,9 +470,9 @@ disagreement
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 16 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the ring and 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) --> by the hierarchy, both on Kempner's nodes with all their cards. And all 32 layers in one tensor? The hierarchy takes 193 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, and the ring through all cards now wins with 152 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->: its latencies are paid only once, for 32 times the bytes.
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 13 ms<!-- =1e3 * collective_s("all_reduce", "hierarchical", nbytes=2 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, by the hierarchy on Kempner's nodes with all their cards. And all 32 layers in one tensor? Now the ring through all cards wins with 152 ms<!-- =1e3 * collective_s("all_reduce", "ring", nbytes=64 * layer_parameters(LLAMA_3_1_8B), ranks=1000, wires=wires(load_cluster("kempner_h100"))) -->, because it pays its latencies only once for so many bytes.
 #
-# Is that much? Suppose each GPU reads 8192 tokens in a step. Lesson 01 counted 6 operations for each parameter and token, so an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, about an eighth of each step is waiting.
+# Is that much? Suppose each GPU reads 8192 tokens in a step. By lesson 01's count of operations, an H100 at 40 %<!-- =40 --> of its peak needs 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for them. If the sum comes after that, about an eighth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 
@@ -489,7 +489,7 @@ score()
 # </details>
 #
 # <details><summary>2. A ring grows from 500 ranks to 1000. How do each rank's bytes and latencies change?</summary>
-# The bytes go from 1.996 to 1.998 tensors, the latencies from 998 to 1998.
+# The bytes stay just below two tensors. The latencies double, from 998 to 1998: two for each new rank.
 # </details>
 #
 # References: Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*; Thakur, Rabenseifner and Gropp 2005, *Optimization of collective communication operations*. Wires: NVIDIA's H100 white paper and ConnectX-7 data sheet, NCCL's tuning table. [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html).

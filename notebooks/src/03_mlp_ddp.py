@@ -133,9 +133,9 @@ viz.plot_gradients(halves, whole)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. Neither rank is wrong, because each has seen only its own four rows.
+# Find our weight at the left end of the fourth row: −9 hundredths on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. Neither rank is wrong, because each has seen only its own four rows.
 #
-# Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
+# Below the line stands the average. It agrees with one device at the foot, in all 38 places!
 #
 # </details>
 
@@ -295,9 +295,8 @@ viz.plot_ladder(
 # Give each rank a quarter of the batch, which is **strong scaling**, and it computes less but sends as much. Give each a **whole** batch, which is **weak scaling**, and together they train like one device with four times the batch. Then only communication makes a step longer. The batch of all ranks together is the **global batch**.
 #
 # What do messages cost? Over lesson 02's ring of four ranks each gradient makes three hops to be added up, and the sum three more to be handed out. With p ranks that is 2 (p − 1) hops.
-
 #
-# OLMo 1B has 1.2<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. Suppose that we send them in bfloat16. That halves float32's bytes but rounds each sum, so for this format, the **reduce dtype**, many frameworks default to float32. On 64 H100s at Kempner each node has four GPUs and four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB --> each. NCCL makes four rings, each through a card of its own, and all gradients take 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->.
+# OLMo 1B has 1.2<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. Suppose that we send them in bfloat16, as 2.4 GB<!-- =2 * costs.model_parameters(load_model("olmo_1b")) / GB -->. That halves float32's bytes but rounds each sum, so for this format, the **reduce dtype**, many frameworks default to float32. On 64 H100s at Kempner each node has four GPUs and four network cards of 50 GB/s<!-- =wires(load_cluster("kempner_h100")).card.bandwidth_bytes_per_s / GB --> each. NCCL makes four rings, each through a card of its own. A ring sends its quarter almost twice, which takes 23 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / wires(load_cluster("kempner_h100")).network_bytes_per_s -->.
 #
 # Training takes six operations for each parameter and token, two forward and four backward. With 8192 tokens on each GPU that is 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 reaches 40 %<!-- =40 --> of its peak, its **MFU**. Sent after backward, the bytes alone would fill a seventh of the step, and latency comes on top.
 
@@ -388,7 +387,7 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Follow the lower half, with which the ranks' clock agrees. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it: this is **exposed communication**.
+# Follow the lower half, with which the ranks' clock agrees. The first bucket fills while one layer goes backward and travels while the next one does, so it costs nothing, like the next four. But the last is full only when backward ends, so nothing hides it: this is **exposed communication**.
 #
 # </details>
 #
@@ -417,7 +416,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # </details>
 #
-# So much for a small model. OLMo has the opposite trouble, too many buckets. On a ring of 64 GPUs each all-reduce pays 0.76 ms<!-- =1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> of latencies before the first byte counts. One tensor at a time that makes 86 ms<!-- =113 * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, in buckets of 25 MiB<!-- =25 * MiB / MiB --> still 50 ms<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2).ready_s) * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, and with a whole layer in each bucket 13 ms<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->. Backward hides most of the bytes; *Going deeper* counts what is left.
+# So much for a small model. OLMo has the opposite trouble, too many buckets. On a ring of 64 GPUs each all-reduce pays 0.76 ms<!-- =1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) --> of latencies before the first byte counts. One tensor at a time that makes 86 ms<!-- =113 * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->, in buckets of 25 MiB<!-- =25 * MiB / MiB --> still more than half, and with a whole layer in each bucket 13 ms<!-- =len(ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * 16], forward_s=0, backward_s=0, world_size=64, inside=INFINIBAND, itemsize=2, bucket_bytes=128 * MiB).ready_s) * 1e3 * costs.collective_s("all_reduce", "ring", nbytes=4, ranks=64, wires=wires(load_cluster("kempner_h100"))) -->. Backward hides most of the bytes; *Going deeper* counts what is left.
 #
 # > **To keep.** Send each gradient while others are computed, in buckets large enough to be worth their latency and small enough to leave early.
 

@@ -3,7 +3,7 @@
 #
 # In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and optimizer states Llama 3.1 8B takes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->. But an H100 has only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
-# A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32 layers, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so each of them keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
+# A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32 layers, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so these two keep most, 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, and even that fits!
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -68,7 +68,7 @@ viz.plot_schedule(
 # %% [markdown]
 # Each row is a rank: one GPU and its process. Its long box is backward, twice as long as forward because it computes two gradients, of weights and input. Look at any moment: one rank computes, and three wait. So we pay for four GPUs and get the speed of one!
 #
-# All the grey of a rank together is its **bubble**. On each rank its pieces make 9 ms<!-- =1 + 6 + 2 --> of 12 ms<!-- =4 * 3 -->, or 75 %<!-- =100 * 9 / 12 --> of the step. When we are done, the four wait for only 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average.
+# All the grey of a rank together is its **bubble**. On each rank its pieces make 9 ms<!-- =1 + 6 + 2 --> of 12 ms<!-- =4 * 3 -->, three quarters of the step. When we are done, the four wait for only 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average.
 
 # %% [markdown]
 # You will be able to
@@ -175,7 +175,7 @@ viz.plot_schedule(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Look at rank 3. It begins when micro-batch 0 is through the three others. At the end the last micro-batch still goes backward through them. Together that is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in the first picture, but now beside more work!
+# Look at rank 3. It begins when the first micro-batch is through the three others. At the end the last micro-batch still goes backward through them. Together that is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in the first picture, but now beside more work!
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->: a rank works for 8 and waits for 3, which is 3/11 of the step. With $p$ ranks and $m$ micro-batches it works for $m$ and waits for $p-1$:
 #
@@ -184,7 +184,7 @@ viz.plot_schedule(
 # </details>
 
 # %% [markdown]
-# With 32 micro-batches the bubble fraction is only 3/35. So take 32, and let each be one sequence of 4096 tokens. Does that fit into memory?
+# With 32 micro-batches the bubble fraction is only 3/35. So take as many, and let each be one sequence of 4096 tokens. Does that fit into memory?
 #
 # What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember all sequences at once.
 
@@ -204,7 +204,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The bars are rank 0's GPU, GPU 0. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 are far too much.
+# The bars are rank 0's GPU, GPU 0. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and so many are far too much.
 #
 # > **To keep.** More micro-batches make the bubble a smaller part of the step, but GPipe has to remember every one of them.
 #
@@ -257,7 +257,7 @@ viz.plot_held(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? When it has micro-batch 0 back, it begins number 4. Follow this one in 1F1B's picture: it reaches rank 3 just when rank 3 has finished the four before! If rank 0 sent it earlier, it would only queue there.
+# Rank 0 remembers only four micro-batches: they are **in flight**. Why four? When it has micro-batch 0 back, it begins number 4. Follow this one in 1F1B's picture: it reaches rank 3 just when rank 3 has finished the four before! If rank 0 sent it earlier, it would only queue there.
 #
 # Each further rank's **round trip** is shorter by a forward and a backward, so it needs one micro-batch less. Of $p$ ranks, rank $i$ has $p-i$ in flight. So our GPU 0 needs 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB -->, three sequences more than the upper bar, and it fits.
 #
@@ -599,7 +599,7 @@ print(f"GPUs with {mine} layers wait {waited}: {sum(shares) / p:.1%} on average"
 score()
 
 # %% [markdown]
-# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. <details><summary>One answer</summary>If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. <code>[8, 9, 9, 6]</code> spares GPU 0, the fullest: its 54.5 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.</details>
+# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. <details><summary>One answer</summary>If two others take one each, nobody has more than nine, and the average wait is 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) -->. <code>[8, 9, 9, 6]</code> spares GPU 0, the fullest.</details>
 #
 # | if | then |
 # | --- | --- |

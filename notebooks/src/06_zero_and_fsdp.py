@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
+# Lesson 05 ended with a question: with 128 copies of a model, why should each remember all of Adam's states? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
 #
-# Each GPU reads sequences of its own, but weights, gradients and optimizer are the same on all. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, its **master weight**. All of these together are the **model states**.
+# Each GPU reads sequences of its own, but weights, gradients and optimizer are the same on all. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 each for the weight and its gradient, in bfloat16, and 12 for the optimizer. It keeps $m$, $v$ and a precise copy of the weight, its **master weight**. All of these together are the **model states**.
 #
 # Run the folded cell below first, and again whenever you restart the kernel: it loads what the lesson uses.
 
@@ -511,7 +511,7 @@ viz.plot_loss_differences(curves)
 # %% [markdown]
 # ## Back to the large models
 #
-# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each copy of 405 billion parameters lies on as many GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU shares them with those that have the same part of the model, its **data-parallel group**. It keeps 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and sends no more.
+# Lesson 05 asked why all 128 copies remember Adam's states. There each copy of the 405B lies on as many GPUs, and each would keep 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 a GPU shares them with those that have the same part of the model, its **data-parallel group**. It keeps 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and sends no more.
 #
 # > **To keep.** A higher stage never sends less, so take the lowest that fits.
 #

@@ -196,10 +196,12 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 #
 # Both cures make a step longer. A layer's backward takes twice as long as its forward, so a second forward adds a third. How much does the exposed communication of `tp` add? Compare four ways:
 #
-# - A: `tp` 4 inside a node, `dp` between nodes: groups {0 1 2 3} and {4 5 6 7}.
-# - B: the axes swapped: groups {0 2 4 6} and {1 3 5 7}, each with two GPUs in either node.
-# - C: `tp` 8 over both nodes, where each GPU computes half as much.
-# - D: `tp` 4 inside a node of L40S, which compute three times as fast as V100s and have no NVLink. Their PCIe carries 31.5 GB/s<!-- =wires(load_cluster("aws_l40s")).inside_bytes_per_s / GB -->.
+# | way | `tp` | its groups | what it means |
+# | --- | --- | --- | --- |
+# | A | 4, inside a node | {0 1 2 3}, {4 5 6 7} | our mesh |
+# | B | 4, over both nodes | {0 2 4 6}, {1 3 5 7} | the axes swapped, two GPUs of each group in either node |
+# | C | 8, over both nodes | all GPUs | each GPU computes half as much |
+# | D | 4, inside a node | one node of L40S | three times as fast as V100s, but instead of NVLink PCIe with 31.5 GB/s<!-- =wires(load_cluster("aws_l40s")).inside_bytes_per_s / GB --> |
 #
 # **Predict.** In which ways are the messages cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
 

@@ -1,9 +1,15 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. Each of its 930,000 steps reads 2048 sequences of 8192 tokens. A second more in each costs eleven days.
+# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. Each step reads 2048 sequences of 8192 tokens, and a second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the sequences. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is as good as possible. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the sequences. All else is as good as possible. Who is right?
+#
+# | colleague | `tp` | `pp` |
+# | --- | --- | --- |
+# | the first | 8 | 32 |
+# | the second | 8 | 1 |
+# | the third | 2 | 32 |
 #
 # **Predict.** Who is *slowest*? Compare a pipeline's sequences with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->. (ZeRO may share out what does not fit, and pays with messages.)
 #
@@ -137,7 +143,15 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ## How long is one step?
 #
-# Take a run that was measured. In 2021 the authors of Megatron-LM timed some steps of a GPT of 39.1 billion parameters and 48 layers on 512 A100s. A step read 1536 sequences of 2048 tokens. With `tp` 8 and `pp` 2, each pipeline got 48 sequences, four at once, which makes twelve micro-batches. To save memory, backward computed all activations a second time: **recomputation**, or activation checkpointing.
+# Take a run that was measured, a GPT of Megatron-LM's authors, in 2021:
+#
+# | what | how much |
+# | --- | --- |
+# | the model | 39.1 billion parameters in 48 layers |
+# | the cluster | 512 A100s, with `tp` 8 and `pp` 2 |
+# | one step | 1536 sequences of 2048 tokens |
+#
+# That makes 32 pipelines, and each took its sequences four at once, in twelve micro-batches. To save memory, backward computed all activations a second time: **recomputation**, or activation checkpointing.
 
 # %% [markdown]
 # ### 1 · Multiply
@@ -158,13 +172,13 @@ print(f"by hand {multiply_s:.1f} s; measured {run.step_s:.1f} s, from the FLOP/s
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Eight operations, times 39.1 billion parameters, times three million tokens, over 512 GPUs at 0.85 of their peak. That explains half. Where is the other half?
+# Eight operations, times parameters, times three million tokens, over all GPUs at what they reach. That explains half. Where is the other half?
 #
 # </details>
 #
 # ### 2 · Wait for messages
 #
-# Next comes **exposed communication**, messages that nothing hides. Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards, and in backward their gradients. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four sequences of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times. NVLink's data sheet says 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->; as with the FLOP/s, take what programs reach, two thirds.
+# Next comes **exposed communication**, messages that nothing hides. Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards, and in backward their gradients. That makes six sums in a layer, for half of the layers and twelve micro-batches. One activation is four sequences of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times. NVLink's data sheet says 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->; as with the FLOP/s, take what programs reach, two thirds.
 #
 # ### 3 · Wait for the pipeline
 #
@@ -236,7 +250,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Why so many? Each of the three degrees is a power of two with an exponent from 0 to 14, and the three exponents may add up to 14 at most. Of all 3,375<!-- =15**3 --> choices only 680<!-- =__import__("math").comb(17, 3) --> do.
+# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Why so many? Each of the three degrees is a power of two with an exponent from 0 to 14, and the three exponents may add up to 14 at most. Only every fifth choice does.
 #
 # The second rule is lesson 07's advice that `tp` stays in its NVLink domain. The third refuses more stages than the model's 126 layers, and the four small ones ask what sequences, schedule and ZeRO allow.
 #
@@ -300,7 +314,7 @@ for one in planner.ranked(full, 3):
     print(f"pp {one.policy['pp']:2}: {one.step_s:.2f} s, with {fills}")
 
 # %% [markdown]
-# Now `pp` 8 wins, by five percent, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against 201 measured peaks as well. If they erred here as they did there, `pp` 8 would run out of memory in 115 of these cases, and `pp` 16 in 12. the command `plan`, which you meet below, leaves six hundredths free unless you tell it otherwise.
+# Now `pp` 8 wins, by five percent, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against 201 measured peaks as well. If they erred here as they did there, `pp` 8 would run out of memory in 115 of these cases, and `pp` 16 in 12. The command `plan`, which you meet below, leaves six hundredths free unless you tell it otherwise.
 #
 # > **To keep.** A layout that fits by three GiB has not won yet. Leave room for what the formula does not know.
 #
@@ -471,15 +485,15 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# <details><summary>1. On 2 × 2 × 2, who is rank 6's partner along pp?</summary>
-# Rank 6 has pp 1, dp 1 and tp 0. Its partner is rank 2.
+# <details><summary>1. With two ranks along each axis, who is rank 6's partner along pp?</summary>
+# Rank 2, because only pp may differ, and it counts four.
 # </details>
 #
 # <details><summary>2. Two layouts are predicted to be one percent apart. Which do you take?</summary>
 # Either: so close together the formula is a coin. Take the simpler one, or measure both.
 # </details>
 #
-# <details><summary>3. In about 60 days OPT-175B was restarted 35 times by hand and some 70 times by itself. If a checkpoint took a minute, how often would you write one?</summary>
+# <details><summary>3. In about 60 days OPT-175B was restarted 35 times by hand and about twice as often by itself. If a checkpoint took a minute, how often would you write one?</summary>
 # A stop came every 13.7 hours, so every 41 minutes.
 # </details>
 

@@ -152,9 +152,9 @@ viz.show_source(outer_step)
 # %% [markdown]
 # ## How much: round by dice
 #
-# Now the other idea: exchange in each step, but with fewer bits. Say there are four levels above 0. A number may then be 0, 0.25, 0.5, 0.75 or 1, which needs very few bits. What becomes of 0.6? Rounded to the nearest it is 0.5, each time, and if all ranks have 0.6 the sum is wrong for ever.
+# Now the other idea: exchange in each step, but with fewer bits. Say there are four levels above 0, each a quarter higher than the last. A number may then be one of five values, which needs very few bits. What becomes of 0.6? Rounded to the nearest it is 0.5, each time, and if all ranks have it the sum is wrong for ever.
 #
-# So throw dice. Let 0.6 become 0.75 in 40 %<!-- =100 * (0.6 - 0.5) / 0.25 --> of all throws, and 0.5 in the others.
+# So throw dice. Let it become 0.75 in 40 %<!-- =100 * (0.6 - 0.5) / 0.25 --> of all throws, and 0.5 in the others.
 
 # %%
 viz.plot_dice(4, [0.6, 0.3, 0.05])
@@ -183,9 +183,9 @@ for levels, bucket in ((1, 4096), (4, 4096), (4, 64)):
 #
 # Most numbers of a gradient are small. So send the largest hundredth and say for each where it stands: **top-k**. It is never right on average, it is **biased**. Does it matter?
 #
-# Take three workers with three numbers each, which begin at (1, 1, 1) with a loss of 1.75. There worker 0 has the gradient (−5.5, 4.5, 4.5), worker 1 has (4.5, −5.5, 4.5), and worker 2 has its −5.5 in the third place. Each sends its largest number only.
+# Take three workers with three numbers each, all of them 1 at first, with a loss of 1.75. There each worker's gradient is −5.5 in a place of its own and 4.5 in the two others. Each sends its largest number only.
 #
-# **Predict.** The true mean gradient is positive everywhere, so the numbers should fall, and the loss with them. Each worker sends its −5.5. The first run has a learning rate of 0.05. For the second you take a fifth of that. Is its loss after 200 steps smaller than 1.75, or larger?
+# **Predict.** The true mean gradient is positive everywhere, so the numbers should fall, and the loss with them. Each worker sends its −5.5. The first run has a learning rate of 0.05. For the second you take a fifth of that. Is its loss after 200 steps smaller than at the beginning, or larger?
 
 # %%
 alone = less.alone(less.top_k(1 / 3))  # of three numbers, one

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from course_lib import planner
+from course_lib import costs, planner
 from course_lib.config import ParallelConfig, load_model
 from course_lib.costs.model.activations import layer_activations
-from course_lib.hardware import load_cluster
+from course_lib.hardware import load_cluster, wires
 from course_lib.sim.published import memory_runs
 from course_lib.units import GiB
 from tools.paths import ROOT
@@ -19,6 +19,41 @@ def lesson(number: str) -> str:
     """Its text, without how its numbers were computed, in one line."""
     text = next((ROOT / "notebooks/src").glob(f"{number}_*.py")).read_text(encoding="utf-8")
     return re.sub(r"\s*<!-- =.*?-->", "", text, flags=re.DOTALL)
+
+
+def test_why_the_rule_counts_too_little_in_lesson_01():
+    model, text = load_model("llama3_1_8b"), lesson("01")
+    h, kv = model.hidden_size, model.n_kv_heads * model.hidden_size // model.n_heads
+    assert "almost a third more than the rule's two matrices of H×4H" in text
+    assert 0.3 < 3 * model.ffn_size / (2 * 4 * h) - 1 < 1 / 3
+    assert "four heads of queries share one of keys and values" in text and model.n_heads == 4 * model.n_kv_heads
+    assert "So attention has five eighths of what the rule counts" in text
+    attention, feed_forward = 2 * h**2 + 2 * h * kv, 3 * h * model.ffn_size
+    assert attention / (4 * h**2) == 5 / 8
+    added, taken = feed_forward - 8 * h**2, 4 * h**2 - attention
+    missing = costs.model_parameters(model) - 2 * model.vocab_size * h - model.n_layers * 12 * h**2
+    assert "so it adds more than attention takes away: just the half billion" in text and round(missing / 1e9, 1) == 0.5
+    assert abs(model.n_layers * (added - taken) / missing - 1) < 1e-3
+
+
+def test_who_sends_more_and_which_hops_cost_less_in_lesson_02():
+    model, text, there = load_model("llama3_1_8b"), lesson("02"), wires(load_cluster("kempner_h100"))
+    sent = costs.comm_time("all_reduce", "ring", world_size=4, length=13, itemsize=8).sent_bytes
+    assert "Ranks 0 and 3 send a little less than the others" in text
+    assert sent[0] == sent[3] < sent[1] == sent[2] < 1.1 * sent[0]
+    assert "every fourth leaves a node" in text and there.domain == 4
+    whole = {"nbytes": 64 * costs.layer_parameters(model), "ranks": 1000, "wires": there}  # all layers in bfloat16
+    ring, hierarchy = (costs.collective_s("all_reduce", way, **whole) for way in ("ring", "hierarchical"))
+    assert "Now the ring through all cards wins" in text and ring < hierarchy
+
+
+def test_what_a_bucket_s_limit_saves_in_lesson_03():
+    olmo = load_model("olmo_1b")
+    tensors = [[olmo.vocab_size * olmo.hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * olmo.n_layers]
+    step = {"forward_s": 0, "backward_s": 0, "world_size": 64, "inside": costs.INFINIBAND, "itemsize": 2}
+    in_buckets = len(costs.ddp_time(tensors, **step).ready_s)
+    assert "in buckets of 25 MiB still more than half" in lesson("03")
+    assert 1 / 2 < in_buckets / sum(map(len, tensors)) < 2 / 3
 
 
 def fastest(tp: int, recompute: str) -> planner.Ranked:
@@ -62,6 +97,12 @@ def test_what_a_kept_input_costs_in_lesson_07():
     )
     assert "To keep it would undo half of the gain" in lesson("07")
     assert abs((kept - again) / (plain - again) - 1 / 2) < 0.01
+
+
+def test_how_many_degrees_are_possible_in_lesson_08():
+    exponents = range(15)
+    fit = sum(a + b + c <= 14 for a in exponents for b in exponents for c in exponents)
+    assert "Only every fifth choice does" in lesson("08") and abs(fit / 15**3 - 1 / 5) < 0.005
 
 
 def test_what_a_faster_network_chooses_in_lesson_08():
