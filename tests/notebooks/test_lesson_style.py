@@ -8,7 +8,9 @@ from functools import cache
 
 import pytest
 
+from tools.density import density_of
 from tools.lesson import DEEPER, cells, core_minutes
+from tools.lesson_sections import sections
 from tools.paths import ROOT
 
 SOURCES = sorted((ROOT / "notebooks/src").glob("*.py"))
@@ -71,6 +73,19 @@ def test_code_fits_into_a_window(path):
 def test_the_core_path_takes_fifty_minutes_at_most(source):
     assert any(cell.source.startswith(DEEPER) for cell in cells(source))  # or nobody knows where it ends
     assert core_minutes(source) <= 50
+
+
+def test_prose_has_few_numbers(source):
+    """Names such as A100 and lesson 05 apart; a figure, a table and a cell's output are where the others stand."""
+    assert_few(sections(source), at_most=4)
+    for section in sections(source):
+        assert_few([section], at_most=8)
+
+
+def assert_few(some, *, at_most):
+    found = density_of(some)
+    share = found.in_a_hundred(found.numbers)
+    assert share <= at_most, f"{share:.1f} numbers in a hundred words of {[one.name for one in some]}: {found.numbers}"
 
 
 def test_text_and_code_are_balanced(source):
