@@ -184,7 +184,7 @@ viz.plot_schedule(
 # </details>
 
 # %% [markdown]
-# With 32 micro-batches the bubble fraction is only 3/35. So take as many, and let each be one sequence of 4096 tokens. Does that fit into memory?
+# With 32 micro-batches the bubble fraction is only 3/35. So take that many, and let each be one sequence of 4096 tokens. Does that fit into memory?
 #
 # What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember all sequences at once.
 
@@ -204,7 +204,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The bars are rank 0's GPU, GPU 0. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and so many are far too much.
+# The bars are rank 0's GPU, GPU 0. Look at the blue: by the course's formula for eight layers one sequence takes 5.16 GiB<!-- =tensor_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->, and 32 are far too much.
 #
 # > **To keep.** More micro-batches make the bubble a smaller part of the step, but GPipe has to remember every one of them.
 #

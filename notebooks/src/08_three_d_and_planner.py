@@ -3,13 +3,15 @@
 #
 # Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. Each step reads 2048 sequences of 8192 tokens, and a second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the sequences. All else is as good as possible. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs form `dp` such pipelines, which share the sequences.
 #
 # | colleague | `tp` | `pp` |
 # | --- | --- | --- |
 # | the first | 8 | 32 |
 # | the second | 8 | 1 |
 # | the third | 2 | 32 |
+#
+# All else is as good as possible. Who is right?
 #
 # **Predict.** Who is *slowest*? Compare a pipeline's sequences with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->. (ZeRO may share out what does not fit, and pays with messages.)
 #
@@ -326,7 +328,7 @@ viz.plot_step_timeline(whole)
 # %% [markdown]
 # Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Then come narrow slits, because later ranks still go forward between two gradients. The bottom lane waits at both ends instead.
 #
-# Meta trained with exactly these degrees. Did the fit learn these degrees from its 29 steps of this model? No: fitted without those steps the same layout wins, as *Going deeper* shows.
+# Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No: fitted without those steps the same layout wins, as *Going deeper* shows.
 
 # %% [markdown]
 # ## Three hours later
