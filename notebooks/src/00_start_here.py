@@ -258,7 +258,7 @@ else:
 #
 # This line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell.
 #
-# Rank 2 took the other branch, so it waits for a message from rank 1. In the code above it sends only to the root, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2. Rank 1 needs the root's sum, and rank 3 still waits to send. So all others wait for rank 2, and rank 2 waits for rank 1.
+# Rank 2 took the other branch, so it waits for a message from rank 1. In the code above rank 1 sends only to the root, so no message of all-reduce can end that wait. And the others? The root's loop needs the tensor of rank 2. Rank 1 needs the root's sum, and rank 3 still waits to send. So all others wait for rank 2, and rank 2 waits for rank 1.
 #
 # > **To keep.** In a hang ask of every rank in which call it waits, and for whom.
 #

@@ -201,7 +201,7 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 # | A | 4, inside a node | {0 1 2 3}, {4 5 6 7} | our mesh |
 # | B | 4, over both nodes | {0 2 4 6}, {1 3 5 7} | the axes swapped, two GPUs of each group in either node |
 # | C | 8, over both nodes | all GPUs | each GPU computes half as much |
-# | D | 4, inside a node | one node of L40S | three times as fast as V100s, but instead of NVLink PCIe with 31.5 GB/s<!-- =wires(load_cluster("aws_l40s")).inside_bytes_per_s / GB --> |
+# | D | 4, inside a node | one node of L40S | three times as fast as V100s, but PCIe of 31.5 GB/s<!-- =wires(load_cluster("aws_l40s")).inside_bytes_per_s / GB --> for wires |
 #
 # **Predict.** In which ways are the messages cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
 
