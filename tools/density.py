@@ -18,7 +18,7 @@ from tools.paths import ROOT
 _TABLE = re.compile(r"^ *\|.*$", re.MULTILINE)
 _ITEM = re.compile(r"(^ *|<summary>)\d+\. ", re.MULTILINE)  # the number of a list's item, or of a question
 _UNIT = r"%|×|[kMGTP]i?B|[mµn]?s|st|nd|rd|th"  # "B" alone is none: 70B is a model's name
-_NUMBER = re.compile(rf"[−+~≈]?\d[\d.,:/]*(?:{_UNIT})?(?:'s)?")
+_NUMBER = re.compile(rf"[−+~≈]?\d[\d.,:/–]*(?:{_UNIT})?(?:'s)?")
 _AROUND = "()[]{}$*_.,;:?!…\"'“”"
 _NAMED = {"zero", "llama", "olmo", "gpt", "grok", "python", "pytorch", "lesson", "lessons", "exercise", "exercises"}
 

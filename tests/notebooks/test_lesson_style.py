@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tools.density import density_of
+from tools.density import density, density_of
 from tools.lesson import DEEPER, cells, core_minutes
 from tools.lesson_sections import sections
 from tools.paths import ROOT
@@ -171,3 +171,15 @@ def opens_well(text):
 def test_the_formula_rule_on_samples():
     assert opens_well("Text:\n\n$$ x $$\n\nmore") and opens_well("$$\nx\n$$")
     assert not opens_well("Text:\n$$ x $$") and not opens_well("Text:\n$$\nx\n$$")
+
+
+def test_the_count_of_numbers_on_samples():
+    """What a reader has to bear in mind counts, and neither a name, nor a table, nor the number of an item."""
+    found = density(
+        "Lesson 01: ZeRO-1 on 64 A100s, rank 0's 17.6 GB<!-- =17.6 --> in fp32, 5 % or 1/8 of 8B, $2$ to 3–4."
+    )
+    assert found.numbers == ("64", "0's", "17.6", "5", "1/8", "2", "3–4")
+    assert found.names == ("01", "1", "A100s", "fp32", "8B")
+    listed = density("1. Two GPUs\n2. Three\n\n| 64 | 80 GB |\n\n<details><summary>3. Why 16?</summary>16.</details>")
+    assert listed.numbers == ("16", "16") and listed.words == 6
+    assert listed.in_a_hundred(listed.numbers) == pytest.approx(100 / 3)
