@@ -474,11 +474,11 @@ score()
 # **Next:** the [exercises](../exercises/release/01_why_distributed.ipynb), then [lesson 02](02_collectives.ipynb).
 #
 # <details><summary>1. Why does the 70B not fit on a million H100s with ZeRO-1?</summary>
-# Weights and gradients stay whole on every GPU.
+# Weights and gradients stay whole on every GPU, and for the 70B these two alone are more than an H100 has.
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16: with `tp` 2, ZeRO-3 and full recomputation each takes 76.6 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On one less `tp` must be 1, because 64 heads cannot be cut in three or five, and then each takes 87.3 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
+# On 16: with `tp` 2, ZeRO-3 and full recomputation each takes 76.6 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 64 heads can be shared by neither three GPUs nor five, and then each takes 87.3 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
 # </details>
 #
 # <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is its MFU?</summary>
@@ -625,7 +625,7 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# The counts differ in their formats and in what they leave out. Two bars are equally long, but hold other parts. The last bar is the longest, because its yellow holds a copy of the gradients in fp32.
+# The counts differ in their formats and in what they leave out. The bars of ZeRO's paper and of fp32 are equally long, but made of different parts. The last bar is the longest, because beside the gradients themselves its yellow holds a copy of them in fp32.
 #
 # ## A formula belongs to a shape
 #
@@ -704,7 +704,7 @@ for gap in costs.published_gaps(small, batch=2, sequence=64):
 # %% [markdown]
 # Recomputation leaves an eighth of 11.3 MB<!-- =(4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) + sum(kept.nbytes for kept in costs.head_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4))) / 1e6 -->, not a twentieth, because head and loss keep all. Our formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: the number of targets, and one table of angles for all rotations.
 #
-# The third is exact, because every shape has the same input. The second falls short, because a GPT's feed-forward keeps two wide tensors, not four, and no norms in fp32. The first adds scores, which nobody keeps, so two errors nearly cancel.
+# Of the three printed lines the last is exact, because a layer's input is the same in every shape. The second falls short, because it counts a GPT. There feed-forward keeps two wide tensors and not four, and a norm keeps nothing in fp32. The first is a GPT's too, but adds scores, which here nobody keeps, so two errors nearly cancel.
 #
 # ## Whose utilisation?
 #
