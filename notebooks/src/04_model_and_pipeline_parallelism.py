@@ -317,7 +317,7 @@ display(
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does the dark red boxes that it put off. Of three forwards and three steps back $W$ fills three, so 3 ms<!-- =3 + 3 - 3 --> are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
+# In the lower schedule rank 3 waits for three forwards. Later $W$ fills each wait. While its last gradient goes back through three ranks, it does the dark red boxes that it put off. Rank 3 would wait for three forwards and three steps back, and $W$ fills three of these, so 3 ms<!-- =3 + 3 - 3 --> are left. With $p$ ranks, if $m \ge p$ and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
