@@ -78,7 +78,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # - say why its GPUs are joined by the fastest wires.
 # - find mistakes that a loss curve hides.
 #
-# <details><summary>Before you start</summary>Fifty minutes. You need lessons 02 to 04. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+# <details><summary>Before you start</summary>Fifty minutes. You need lessons 02 to 04. All ran on CPUs over gloo; NCCL and Slurm did not run.</details>
 #
 # ## On one device
 #
@@ -370,7 +370,7 @@ display(
 #
 # ### How much does a layer send?
 #
-# In forward it has two $g$, one after attention and one after feed-forward. And in backward? Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. So a layer makes four all-reduces in a step. Each adds up $x$, and you know what a ring sends of a tensor.
+# In forward it has two $g$, one after attention and one after feed-forward. And in backward? Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. So a layer makes four all-reduces in a step. Each sums a tensor as large as $x$; you know what a ring sends.
 #
 # **Predict.** Our small Llama reads 3 sequences of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
 
@@ -593,7 +593,7 @@ if rank == 0:
 # %% [markdown]
 # `Shard(dim=0)` has some rows and `Shard(dim=1)` some columns; $b_2$ is on both ranks, `Replicate()`. The gradient of $x$ is the sum that our $f$ makes.
 #
-# > **To keep.** In PyTorch you write only the plan, and −1 heads in attention's reshape, for a rank has fewer.
+# > **To keep.** In PyTorch you write only the plan, and −1 for the number of heads in attention's reshape, because a rank has fewer.
 #
 # [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) is the next stage of the script, with one device's losses; *Going deeper* shows what it changes:
 #
@@ -731,13 +731,13 @@ for form in (None, "keep", "regather"):
 #
 # In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 has the positions.
 #
-# The script cuts positions, too, and its plan stands in `cut`.
+# The script cuts positions, too. Its plan stands in `cut`, which the next cell shows with all that this stage changes.
 #
 # **Your turn.** Let every rank have all scores: `scores = {"output_layouts": Replicate()}`, and a loss without `loss_parallel()` and without `to_local()`. Do the losses change? What does each rank now hold?
 #
 # <details><summary>What you should see</summary>Not a digit changes. But each rank gathers all 256 scores of every position, where it had 64. Here nobody notices. In Llama 3 a position has 128,256 scores, more numbers than it has anywhere else in the model.</details>
 #
-# This is what the stage changes against the pipeline:
+# Against the pipeline, the stage before it:
 
 # %%
 from pathlib import Path
