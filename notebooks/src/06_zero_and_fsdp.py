@@ -300,7 +300,9 @@ for event in ledger().events:
 #
 # The list above shows one micro-batch, and leaves out only *free*. All weights are gathered twice, and all gradients reduced once. In each of these three rounds of collectives a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
-# What a rank sends in a step is its **communication volume**. We count it in gathers of all weights: here 19 numbers each; in a ring of $p$ ranks it is $(p-1)/p$ of all, so on many nearly $\Psi$, the number of parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP. With **gradient accumulation** data parallelism and ZeRO-1 stay at 2, an all-reduce. ZeRO-2 has to reduce in every micro-batch, because in between a rank keeps only its own sums, and it gathers weights once. For our four that makes 5, and for FSDP **12**.
+# What a rank sends in a step is its **communication volume**. We count it in gathers of all weights. Here such a gather is 19 numbers. In a ring of $p$ ranks it is $(p-1)/p$ of all, so on many ranks it is nearly $\Psi$, the number of parameters. So papers write $2\Psi$ for data parallelism and $3\Psi$ for FSDP.
+#
+# And with **gradient accumulation**? Data parallelism and ZeRO-1 stay at 2, because they add up the micro-batches first, and then reduce and gather once. ZeRO-2 has to reduce in every micro-batch, because in between a rank keeps only its own sums, and it gathers weights once. For our four that makes 5, and for FSDP **12**.
 #
 # </details>
 #
