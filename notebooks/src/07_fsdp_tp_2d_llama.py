@@ -145,7 +145,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 # | all-reduce in one | a quarter | everything |
 # | work in between | a quarter | a quarter |
 #
-# That is **sequence parallelism**. To make the gradient of a weight, backward needs the gathered input again. To keep it would undo half of the gain. So our ranks keep their quarter and gather once more in backward: one message more, much less memory. We call that `"regather"`; PyTorch keeps it.
+# That is **sequence parallelism**. To make the gradient of a weight, backward needs the gathered input again. To keep it would undo half of the gain. So our ranks keep their quarter and gather once more in backward: one message more, much less memory. We call that `"regather"`; PyTorch keeps all positions.
 #
 # > **To keep.** Tensor parallelism alone cuts activations inside the blocks; sequence parallelism cuts those between them.
 
@@ -884,7 +884,7 @@ for one in recorded():
         print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f} GiB")
 
 # %% [markdown]
-# To two digits the pieces are the formula's. What a rank keeps of 4096 tokens does not change with `dp`. Without recomputing, `tp` leaves a fifth and not an eighth, as PyTorch keeps gathered inputs.
+# To two decimals the pieces are the formula's. What a rank keeps of 4096 tokens does not change with `dp`. Without recomputing, `tp` leaves a fifth and not an eighth, as PyTorch keeps gathered inputs.
 #
 # ## The same code on one GPU that exists
 #
