@@ -495,7 +495,7 @@ viz.show_difference(Path("scripts/03_ddp.py"), Path("scripts/04_pipeline.py"))
 #
 # **Your turn.** Give the schedule `scale_grads=False`. What happens to the gradients' length, and why?
 #
-# <details><summary>What you should see</summary>It is four times as long in the first step, 7.15 instead of 1.79. PyTorch divides by the number of micro-batches, as if each loss were its own mean, and here each is. Clipping takes the factor away again, so the first losses look right.</details>
+# <details><summary>What you should see</summary>It is four times as long in the first step. PyTorch divides by the number of micro-batches, as if each loss were its own mean, and here each is. Clipping takes the factor away again, so the first losses look right.</details>
 
 # %% [markdown]
 # ## Bug museum

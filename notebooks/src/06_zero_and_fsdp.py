@@ -444,7 +444,7 @@ viz.show_difference(Path("scripts/05_tensor_parallel.py"), Path("scripts/06_fsdp
 #
 # **Your turn.** Let `optimizer = …` stand above `shard(…)`. What do the losses say?
 #
-# <details><summary>What you should see</summary>They stay at 5.7, and nothing fails. Sharding put new parameters into the model. The optimizer has the old ones, which no forward reads, so they get no gradient and it skips them.</details>
+# <details><summary>What you should see</summary>They hardly move, and nothing fails. Sharding put new parameters into the model. The optimizer has the old ones, which no forward reads, so they get no gradient and it skips them.</details>
 #
 # ## Bug museum
 #
