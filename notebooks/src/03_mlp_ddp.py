@@ -483,7 +483,7 @@ viz.show_difference(Path("scripts/01_one_device.py"), Path("scripts/03_ddp.py"))
 #
 # **Your turn.** Change `scripts/03_ddp.py`: put every backward under `no_sync()`. Undo it, and divide `loss` by `ranks` once more. Run each on 4 processes. Which numbers give them away?
 #
-# <details><summary>What you should see</summary>Without an average, the first length is that of rank 0's rows alone, and from step 2 on the losses are too high, because each rank trains a model of its own. Divided twice, losses and lengths are a quarter.</details>
+# <details><summary>What you should see</summary>Without an average, the first printed length is that of rank 0's rows alone, and from step 2 on the losses are too high, because each rank trains a model of its own. Divided twice, losses and lengths are a quarter.</details>
 #
 # > **To keep.** Data parallelism changes few lines of a training script, and none of its losses.
 

@@ -10,8 +10,9 @@ from course_lib import costs, planner
 from course_lib.config import ParallelConfig, load_model
 from course_lib.costs.model.activations import layer_activations
 from course_lib.hardware import load_cluster, wires
+from course_lib.sim.collectives import priced
 from course_lib.sim.published import memory_runs
-from course_lib.units import GiB
+from course_lib.units import GiB, MiB
 from tools.paths import ROOT
 
 
@@ -47,6 +48,12 @@ def test_who_sends_more_and_which_hops_cost_less_in_lesson_02():
     assert "Now the ring through all cards wins" in text and ring < hierarchy
 
 
+def test_how_far_the_formula_is_off_in_lesson_02():
+    b200 = {row.nbytes // MiB: row.measured_s / row.by("ring") for row in priced() if row.gpu == "B200"}
+    assert "Between 8 and 256 MiB measured times lie a third and more above the formula" in lesson("02")
+    assert min(off for size, off in b200.items() if 8 <= size <= 256) > 4 / 3
+
+
 def test_what_a_bucket_s_limit_saves_in_lesson_03():
     olmo = load_model("olmo_1b")
     tensors = [[olmo.vocab_size * olmo.hidden_size], *[[4 * 2048**2] * 3 + [2048**2] * 4] * olmo.n_layers]
@@ -54,6 +61,17 @@ def test_what_a_bucket_s_limit_saves_in_lesson_03():
     in_buckets = len(costs.ddp_time(tensors, **step).ready_s)
     assert "in buckets of 25 MiB still more than half" in lesson("03")
     assert 1 / 2 < in_buckets / sum(map(len, tensors)) < 2 / 3
+
+
+def test_where_the_hierarchy_helps_in_lesson_03():
+    layer = {"nbytes": 2 * costs.layer_parameters(load_model("olmo_1b")), "wires": wires(load_cluster("kempner_h100"))}
+    hierarchy_wins = {
+        ranks: costs.collective_s("all_reduce", "hierarchical", ranks=ranks, **layer)
+        < costs.collective_s("all_reduce", "ring", ranks=ranks, **layer)
+        for ranks in (64, 1024)
+    }
+    assert "on many nodes the hierarchical one (lesson 02)" in lesson("03")
+    assert hierarchy_wins == {64: False, 1024: True}  # of the lesson's own bucket, on its own nodes and on many
 
 
 def fastest(tp: int, recompute: str) -> planner.Ranked:
