@@ -97,7 +97,8 @@ def _best(best: Sequence[Ranked]) -> list[str]:
         interval = f"four of five such runs: {format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
         speed = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s on each GPU, MFU {one.mfu:.1%}"
         lines.append(f"{place}. {one.name}")
-        lines.append(f"   {format_seconds(one.step_s)} a step ({interval}), {speed}, {format_bytes(one.memory_bytes)}")
+        room = f"{format_bytes(one.memory_bytes)} (fits in {100 * one.fit_chance:.0f} of 100 such runs)"
+        lines.append(f"   {format_seconds(one.step_s)} a step ({interval}), {speed}, {room}")
         lines.append(f"   {_causes(one)}" if place == 1 else f"   {why_slower(one, best[0])}")
     return lines
 

@@ -89,7 +89,7 @@ def search(job: Job, space: Space | None = None) -> Found:
     started = time.perf_counter()
     grid = Combinations(job, space or Space())
     rejected, degrees, rest = rejected_and_legal(grid)
-    rates = rates_of(machine_of(job.cluster), job.software)
+    rates = rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms)
     legal = grid.policies(degrees, rest)
     memory = _memory_bytes(job, legal) if len(degrees) else np.zeros(0)
     fits = memory <= job.room_bytes

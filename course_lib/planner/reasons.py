@@ -12,6 +12,7 @@ from course_lib.costs.sweep.assembly import CATEGORIES
 from course_lib.errors import four_parts
 from course_lib.planner.policy_search import Found, policy_name
 from course_lib.planner.space import RULES, Combinations, Job, Space
+from course_lib.sim.room import chance_to_fit
 from course_lib.sim.simulate import bottleneck_in_words
 from course_lib.sim.step import CAUSE_NAMES, CAUSES
 from course_lib.units import format_bytes, format_seconds
@@ -30,6 +31,7 @@ class Ranked:
     high_s: float
     causes_s: Mapping[str, float]  # they add up to the step
     memory: Mapping[str, float]  # bytes by category, of the fullest GPU
+    fit_chance: float  # share of such runs whose peak stays within the GPU
     tokens_per_s_per_gpu: float
     mfu: float
     bottleneck: str
@@ -66,6 +68,7 @@ def described(found: Found, indices: list[int]) -> list[Ranked]:
             high_s=float(said.high_s[place]),
             causes_s={cause: float(getattr(said.time, cause)[place]) for cause in CAUSES},
             memory={part: float(getattr(said.memory, part)[place]) for part in CATEGORIES},
+            fit_chance=chance_to_fit(float(said.memory.total[place]), found.job.cluster.device.usable_bytes),
             tokens_per_s_per_gpu=float(said.tokens_per_s_per_gpu[place]),
             mfu=float(said.mfu[place]),
             bottleneck=bottleneck_in_words(said.time, place),

@@ -131,5 +131,5 @@ def _compute_s(job: Job) -> float:
         sequence=job.sequence,
         recompute=RECOMPUTE.index(job.recompute),
     )
-    times = step_times(job.model, rates_of(machine_of(job.cluster), job.software), policy)
+    times = step_times(job.model, rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms), policy)
     return float(np.asarray(times.total).item())

@@ -40,6 +40,12 @@ def held(shape: Shape, p: Policies) -> Held:
     return Held(shared=shared, experts=layers * shape.sparse * local * shape.hidden * shape.expert_width)
 
 
+def kept(numbers: Held, p: Policies, *, from_stage: int) -> Value:
+    """Of these numbers what a rank has for itself: all of them, or its piece from this stage of ZeRO on."""
+    cut = np.asarray(p.zero_stage) >= from_stage
+    return numbers.shared / np.where(cut, p.shards, 1.0) + numbers.experts / np.where(cut, p.expert_shards, 1.0)
+
+
 def _exposed(rest: Value, communication: Value, hiding: Value) -> Value:
     """A share that nothing hides, and of the other what is longer than the work beside it."""
     return rest * communication + np.maximum(0.0, (1 - rest) * communication - _HIDEABLE * hiding)

@@ -12,7 +12,8 @@ from course_lib.costs.sweep.software import Software
 from course_lib.sim.gpus import machine_called
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
-from course_lib.sim.runs import Run
+from course_lib.sim.room import LIKELY, chance_of
+from course_lib.sim.runs import EVER_MORE, Run
 
 _ABOVE = 1.05  # of the size that states alone would allow: no run can hold that
 _HIDDEN, _ZERO_SEQUENCE, _ZERO_BATCH = 8192, 1024, 8  # ZeRO's runs of many billions; Rajbhandari et al. 2020, Table 4
@@ -30,7 +31,7 @@ class Boundary:
 
 def cases(runs: Iterable[Run], rows: Iterable[Any]) -> list[Boundary]:
     """Runs that ran or went out of memory, and both sides of the limits among the rows."""
-    return [*map(of_run, runs), *(case for row in rows for case in _of_limit(row)), *_korthikanti()]
+    return [*map(_of_run, runs), *(case for row in rows for case in _of_limit(row)), *_korthikanti()]
 
 
 def recall(found: Iterable[Boundary], *, ran: bool) -> tuple[int, int]:
@@ -40,12 +41,12 @@ def recall(found: Iterable[Boundary], *, ran: bool) -> tuple[int, int]:
 
 
 def fits(run: Run) -> bool:
-    """Whether it fits, with whatever recompute its row leaves open."""
-    ways: Sequence[str | None] = [None] if run.recompute_stated else RECOMPUTE
-    return any(float(run.memory(way).total[0]) <= run.room_bytes for way in ways)
+    """Whether it more likely fits than not, with whatever recompute its row leaves open."""
+    ways: Sequence[str | None] = [None] if run.recompute_stated else [None, *EVER_MORE]
+    return any(chance_of(run, way) >= LIKELY for way in ways)
 
 
-def of_run(run: Run) -> Boundary:
+def _of_run(run: Run) -> Boundary:
     """A run that is known to have fitted, or not to."""
     return Boundary(name=run.name, source=run.source, ran=not run.out_of_memory, predicted_to_fit=fits(run))
 

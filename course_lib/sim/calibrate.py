@@ -8,17 +8,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from course_lib.sim.constants import Constants
-from course_lib.sim.fit import errors, fit
-from course_lib.sim.published import later_rows, later_runs, published_rows, published_runs
+from course_lib.sim.fit import fit
+from course_lib.sim.published import memory_runs, published_rows, published_runs
 from course_lib.sim.report import (
     COLUMNS,
-    LATER,
     ablation_records,
-    later_fits_records,
-    later_records,
+    interval_records,
     memory_records,
     noise_record,
     order_records,
@@ -26,36 +22,35 @@ from course_lib.sim.report import (
     three_row_records,
     time_records,
 )
-from course_lib.sim.table import table_of
+from course_lib.sim.room import spread_of_peaks
 from course_lib.sim.validate import interval, tests, unseen
+
+_PAIRS = ("known", "kind", "unknown", "memory")
 
 
 def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
-    """The constants, with intervals from left-out sources and stacks and from later sources, and the error table.
+    """The constants, with intervals from left-out configurations, sources and stacks, and the error table.
 
-    Cost: about 200 fits of a second or less.
+    Cost: about 350 fits of a second or less.
     """
     runs = published_runs()
     found = tests(runs)
-    values, later = fit(runs), later_runs()
-    of_later = errors(table_of(later), values)
-    kinds = unseen(runs, found, later, of_later)
+    kinds = unseen(runs, found)
     constants = Constants(
-        values=values,
-        known=interval(*kinds["known stacks"]),
-        unknown=interval(*kinds["unknown stacks"]),
+        values=fit(runs),
+        **{kind: interval(*seen) for kind, seen in kinds.items()},
+        memory=spread_of_peaks(memory_runs()),
         fitted_on=f"{len(runs)} runs of {len({run.source for run in runs})} sources",
     )
     records = [
         *time_records(runs, found),
-        *later_records(later, of_later, kinds),
-        *three_row_records(runs, found["sources"]),
-        *three_row_records(later, of_later, LATER),
+        *interval_records(kinds),
+        *three_row_records(runs, found["sources"], "sources"),
+        *three_row_records(runs, found["stacks"], "stacks"),
         *memory_records(published_rows()),
-        *later_fits_records(later_rows()),
         noise_record(runs),
         *order_records(runs, found["sources"]),
-        *sweep_records([*runs, *later], np.concatenate([found["sources"], of_later])),
+        *sweep_records(runs, found["sources"]),
         *ablation_records(runs),
     ]
     return constants, records
@@ -64,8 +59,8 @@ def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
 def constants_as_json(constants: Constants) -> str:
     """The text of constants.json."""
     values = {name: float(f"{value:.4g}") for name, value in constants.values.items()}
-    known, unknown = ([float(f"{end:.4g}") for end in ends] for ends in (constants.known, constants.unknown))
-    found = {"fitted_on": constants.fitted_on, "known": known, "unknown": unknown, "values": values}
+    kinds = {kind: [float(f"{end:.4g}") for end in getattr(constants, kind)] for kind in _PAIRS}
+    found = {"fitted_on": constants.fitted_on, **kinds, "values": values}
     return json.dumps(found, indent=1) + "\n"
 
 

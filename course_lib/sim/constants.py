@@ -8,13 +8,27 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from course_lib.costs.sweep.software import DEEPSPEED, UNKNOWN, Software
+from course_lib.costs.sweep.software import Software
+from course_lib.errors import four_parts
 from course_lib.sim.machine import Machine
 from course_lib.sim.policies import Value
+from course_lib.sim.priors import OF_STACKS, PRIORS, STACKS
 from course_lib.sim.rates import Rates
 
 _FILE = Path(__file__).parent / "data" / "constants.json"
+_BY_KIND = ("pointwise", "microbatch_ms", "layer_us", "accumulated")
+_SAME = tuple(name for name in PRIORS if "." not in name)  # whatever the GPU and the stack
+_AS_THEY_ARE = (  # shares, factors and lengths, which are rates' own fields
+    *("odd_width", "attention_knee", "small_head", "odd_head"),
+    *("tp_exposed", "cp_exposed", "dp_exposed", "pp_exposed", "node_slowdown"),
+)
 _SCORE_BYTES = 10.0  # five passes of 2-byte scores: masked, soft-maxed, dropped, read again
+_WELL_TUNED = {  # the stack of each kind that stands for it where nobody says which
+    "eager": "torch eager",
+    "compiled": "torch compiled",
+    "megatron": "nemo",
+    "legacy": "megatron 2021",
+}
 _HOST_BYTES_PER_S = 20e9  # PCIe 4 x16 reaches about 25 GB/s, and a GPU's share of the host's memory is of the same size
 
 
@@ -23,17 +37,17 @@ class Constants:
     """Positive numbers by name, as `matmul.A100`, and the factors within which 80 % of left-out steps lay."""
 
     values: Mapping[str, float]
-    known: tuple[float, float]  # low and high: of stacks that were fitted
-    unknown: tuple[float, float]  # of others
+    known: tuple[float, float]  # low and high: of a stack that was fitted, on runs that were left out
+    kind: tuple[float, float]  # of one of which its kind alone is known
+    unknown: tuple[float, float]  # of one that nobody has fitted
+    memory: tuple[float, float]  # of log(measured/predicted peak) the median and the standard deviation
     fitted_on: str = ""
 
-    def knows(self, stack: str | None) -> bool:
-        """Whether a stack of this name was fitted."""
-        return f"stack.{stack}" in self.values
-
     def interval(self, stack: str | None) -> tuple[float, float]:
-        """The factors on a predicted step time for a stack by name."""
-        return self.known if self.knows(stack) else self.unknown
+        """The factors on a predicted step time for a stack by name, or for None as `Software` has it."""
+        if stack is None:
+            return self.kind
+        return self.known if stack in STACKS else self.unknown
 
 
 @cache
@@ -43,84 +57,92 @@ def load_constants() -> Constants:
     return Constants(
         values=found["values"],
         known=tuple(found["known"]),
+        kind=tuple(found["kind"]),
         unknown=tuple(found["unknown"]),
+        memory=tuple(found["memory"]),
         fitted_on=found["fitted_on"],
     )
 
 
 def constant_names(generation: str, software: Software) -> dict[str, str]:
-    """Which constant gives each coefficient, for a GPU generation and a stack; one that has no value is 1.
+    """Which constant gives each coefficient, for a GPU generation and a stack.
 
-    So all messages of tensor parallelism count where nobody knows the stack: only tuned ones hide some of them.
-    And all that DeepSpeed gathers: of its ZeRO-3 hardly anything was hidden where it was measured.
+    A stack without a name has what the best known one of its kind has; one that nobody fitted, what is fitted for such.
+    Raises: ValueError for FP8 on a generation of which no published run used it.
     """
+    if software.fp8 and f"matmul_fp8.{generation}" not in PRIORS:
+        rule, way_out = "no published run has computed so there", "choose bf16, or an H100 or later"
+        raise ValueError(four_parts("sim", f"FP8 on {generation}", rule, way_out))
     fp8 = "_fp8" if software.fp8 else ""
-    hides_tp = software.kind if software.stack not in (UNKNOWN, DEEPSPEED) else "nobody"
-    hides_dp = software.kind if software.stack != DEEPSPEED else "nobody"
-    by_kind = ("pointwise", "microbatch_ms")
-    same = ("size_penalty", "attention_knee", "small_head", "casts", "cp_exposed", "pp_exposed", "inside", "between")
-    once = ("ring_us", "optimizer", "expert_us", "step_ms", "node_slowdown")
+    stack = software.stack or _WELL_TUNED[software.kind]
     return {
         "matmul": f"matmul{fp8}.{generation}",
         "head_matmul": f"matmul.{generation}",
         "attention": f"attention.{generation}",
         "kernel": f"kernel.{software.timed_kernel}",
-        **{name: f"{name}.{software.kind}" for name in by_kind},
-        "tp_exposed": f"tp_exposed.{hides_tp}",
-        "dp_exposed": f"dp_exposed.{hides_dp}",
-        **{name: name for name in (*same, *once)},
-        "stack": f"stack.{software.stack}",
+        **{name: f"{name}.{software.kind}" for name in _BY_KIND},
+        **{name: f"{name}.{stack}" for name in OF_STACKS},
+        **{name: name for name in _SAME},
     }
 
 
-def rates_of(machine: Machine, software: Software) -> Rates:
-    """The rates of one machine and stack; a stack that nobody has fitted has the factor 1."""
+def rates_of(machine: Machine, software: Software, *, fused_norms: bool = True) -> Rates:
+    """The rates of one machine and stack; `fused_norms` as in `Job`."""
     values = load_constants().values
     names = constant_names(machine.generation, software)
-    coefficients = {name: values.get(constant, 1.0) for name, constant in names.items()}
+    coefficients = {name: values[constant] for name, constant in names.items()}
     return rates_from(
         machine,
         coefficients,
         fp8=float(software.fp8),
         keeps_scores=float(software.timed_kernel == "scores"),
         gradient_bytes=float(software.gradient_bytes),
+        plain_norms=float(not fused_norms),
     )
 
 
 def rates_from(
-    machine: Machine, c: Mapping[str, Value], *, fp8: Value, keeps_scores: Value, gradient_bytes: Value
+    machine: Machine,
+    c: Mapping[str, Value],
+    *,
+    fp8: Value,
+    keeps_scores: Value,
+    gradient_bytes: Value,
+    plain_norms: Value = 0.0,
 ) -> Rates:
-    """Rates from coefficients by name; numbers, or arrays with one for each policy."""
-    peak = fp8 * machine.fp8_flops_per_s + (1 - fp8) * machine.bf16_flops_per_s
-    pointwise = machine.memory_bytes_per_s / c["pointwise"]
+    """Rates from coefficients by name; numbers, or arrays with one for each policy.
+
+    A stack's own factor is on all that runs: what it does not fuse, overlap or tune is in no formula.
+    """
+    slow = c["stack"]
+    half = machine.bf16_flops_per_s / slow
+    peak = fp8 * machine.fp8_flops_per_s / slow + (1 - fp8) * half
+    memory = machine.memory_bytes_per_s / slow
+    pointwise = memory / c["pointwise"]
     return Rates(
         matmul_flops_per_s=c["matmul"] * peak,
-        head_flops_per_s=c["head_matmul"] * machine.bf16_flops_per_s,
-        size_penalty=c["size_penalty"] * peak / machine.memory_bytes_per_s,
-        attention_flops_per_s=c["attention"] * c["kernel"] * machine.bf16_flops_per_s,
-        attention_knee=c["attention_knee"],
-        small_head=c["small_head"],
+        head_flops_per_s=c["head_matmul"] * half,
+        size_penalty=c["size_penalty"] * peak / memory,
+        attention_flops_per_s=c["attention"] * c["kernel"] * half,
         keeps_scores=keeps_scores,
         score_s=_SCORE_BYTES / pointwise,
         pointwise_bytes_per_s=pointwise,
+        norm_numbers=c["plain_norms"] * plain_norms,
         cast_bytes=c["casts"] * fp8,
-        tp_exposed=c["tp_exposed"],
-        cp_exposed=c["cp_exposed"],
-        dp_exposed=c["dp_exposed"],
-        pp_exposed=c["pp_exposed"],
         gradient_bytes=gradient_bytes,
-        inside_bytes_per_s=c["inside"] * machine.inside_bytes_per_s,
-        pair_bytes_per_s=c["inside"] * machine.pair_bytes_per_s,
-        between_bytes_per_s=c["between"] * machine.between_bytes_per_s,
+        **{name: c[name] for name in _AS_THEY_ARE},
+        inside_bytes_per_s=c["inside"] * machine.inside_bytes_per_s / slow,
+        pair_bytes_per_s=c["inside"] * machine.pair_bytes_per_s / slow,
+        between_bytes_per_s=c["between"] * machine.between_bytes_per_s / slow,
         domain=machine.domain,
-        inside_alpha_s=machine.inside_alpha_s,
-        ring_alpha_s=1e-6 * c["ring_us"],
-        optimizer_bytes_per_s=c["optimizer"] * machine.memory_bytes_per_s,
-        host_bytes_per_s=_HOST_BYTES_PER_S,
-        expert_layer_s=1e-6 * c["expert_us"],
-        step_s=1e-3 * c["step_ms"],
-        microbatch_s=1e-3 * c["microbatch_ms"],
-        node_slowdown=c["node_slowdown"],
-        stack=c["stack"],
+        inside_alpha_s=machine.inside_alpha_s * slow,
+        ring_alpha_s=1e-6 * c["ring_us"] * slow,
+        optimizer_bytes_per_s=c["optimizer"] * memory,
+        host_bytes_per_s=_HOST_BYTES_PER_S / slow,
+        accumulated_s=c["accumulated"] / memory,
+        layer_s=1e-6 * c["layer_us"] * slow,
+        expert_layer_s=1e-6 * c["expert_us"] * slow,
+        step_s=1e-3 * c["step_ms"] * slow,
+        microbatch_s=1e-3 * c["microbatch_ms"] * slow,
         peak_flops_per_s=machine.bf16_flops_per_s,
     )

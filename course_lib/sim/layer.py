@@ -12,6 +12,7 @@ from course_lib.sim.shape import Shape
 
 BACKWARD_ATTENTION, BACKWARD_POINTWISE = 2.5, 1.7  # times the forward pass, where matmuls take twice
 _SMALL_HEAD = 64
+_TILE, _ALIGNED = 64, 8  # numbers; NVIDIA, Matrix Multiplication Background User's Guide, sections 2 and 4
 _LOGIT_BYTES = 10.0  # of memory traffic for each logit, forward
 
 
@@ -65,16 +66,18 @@ def _matmul(shape: Shape, rates: Rates, p: Policies, tokens: Value) -> Value:
         local = shape.experts / p.ep
         products = products + shape.sparse * routed * shape.hidden * cut
         traffic = traffic + shape.sparse * (local * shape.hidden * cut + routed * (2 * shape.hidden + cut))
-    return 2 / rates.matmul_flops_per_s * (products + rates.size_penalty * traffic)
+    odd = np.where(np.mod(shape.query / p.tp, _TILE) == 0, 1.0, rates.odd_width)
+    return odd * 2 / rates.matmul_flops_per_s * (products + rates.size_penalty * traffic)
 
 
 def _attention(shape: Shape, rates: Rates, p: Policies, scores: Value) -> tuple[Value, Value]:
     """A flash kernel computes the causal half; one that keeps scores computes all and moves them through memory."""
     flops = (2 + 2 * rates.keeps_scores) * scores * shape.query
     small = np.where(np.asarray(shape.head_size) <= _SMALL_HEAD, rates.small_head, 1.0)
+    odd = np.where(np.mod(shape.head_size, _ALIGNED) == 0, 1.0, rates.odd_head)
     short = 1 + rates.attention_knee / p.sequence
     return (
-        flops * small * short / rates.attention_flops_per_s,
+        flops * small * odd * short / rates.attention_flops_per_s,
         scores * shape.heads * rates.score_s * rates.keeps_scores,
     )
 
@@ -83,7 +86,9 @@ def _pointwise(shape: Shape, rates: Rates, p: Policies, tokens: Value) -> Value:
     """Norms, residuals, rotations, activation functions, casts: memory traffic of 2 bytes a number."""
     cut = tokens / p.tp
     stream = np.where(p.sequence_parallel, cut, tokens)
-    numbers = 7 * stream * shape.hidden + cut * (3 * (shape.query + 2 * shape.kv) + shape.pointwise_ffn)
+    numbers = (7 + rates.norm_numbers) * stream * shape.hidden + cut * (
+        3 * (shape.query + 2 * shape.kv) + shape.pointwise_ffn
+    )
     cast = cut * shape.dense_width + 4 * tokens * shape.hidden
     if np.any(np.asarray(shape.sparse) > 0):
         routed = cut * shape.active * shape.sparse

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from course_lib.costs.sweep.assembly import CATEGORIES
+from course_lib.costs.sweep.software import UNKNOWN
 from course_lib.sim.constants import constant_names, load_constants, rates_of
 from course_lib.sim.fit import errors
+from course_lib.sim.room import LIKELY, chance_of
 from course_lib.sim.runs import EVER_MORE, ROOM_OF_UNKNOWN, Run, Unreadable, read_run
 from course_lib.sim.simulate import bottleneck_in_words, step_times, utilisation
 from course_lib.sim.step import CAUSES
@@ -33,6 +35,7 @@ COLUMNS = (
     "hfu",
     *_MEMORY,
     "fits",
+    "fit_chance",
     "bottleneck",
     *(f"{cause}_s" for cause in CAUSES),
     "constants",
@@ -67,14 +70,14 @@ def _record(run: Run | Unreadable, factor: float) -> dict[str, Any]:
 
 
 def _predicted(run: Run, factor: float) -> dict[str, Any]:
-    constants, rates = load_constants(), rates_of(run.machine, run.software)
+    constants, rates = load_constants(), rates_of(run.machine, run.software, fused_norms=run.job.fused_norms)
     times = step_times(run.model, rates, run.policies)
     step = float(np.asarray(times.total)[0]) * factor
     if not 0 < step < float("inf"):
         raise ValueError(f"the formulas give a step of {step} s")
     low, high = constants.interval(run.software.stack)
     per_gpu, mfu, hfu = utilisation(run.model, run.policies, np.array([step]), rates)
-    unknown = () if constants.knows(run.software.stack) else (_UNKNOWN_STACK,)
+    unknown = (_UNKNOWN_STACK,) if run.software.stack == UNKNOWN else ()
     return {
         "step_s": step,
         "low_s": step * low,
@@ -92,10 +95,10 @@ def _predicted(run: Run, factor: float) -> dict[str, Any]:
 
 def _memory(run: Run) -> dict[str, Any]:
     """By category, and whether it fits; where a row does not state its recompute, also with how much it would."""
-    found, capacity = run.memory(), run.room_bytes
+    found, chance = run.memory(), chance_of(run)
     sizes = {column: float(getattr(found, name)[0]) / GB for column, name in _MEMORY.items()}
-    fits = "yes" if found.total[0] <= capacity else "no"
+    fits = "yes" if chance >= LIKELY else "no"
     if fits == "no" and not run.recompute_stated:
-        enough = [name for name in EVER_MORE if run.memory(name).total[0] <= capacity]
+        enough = [name for name in EVER_MORE if chance_of(run, name) >= LIKELY]
         fits = f"with recompute of {enough[0]}" if enough else "no"
-    return sizes | {"fits": fits}
+    return sizes | {"fits": fits, "fit_chance": chance}

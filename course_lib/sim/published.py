@@ -11,8 +11,7 @@ from typing import Any
 from course_lib.errors import four_parts
 from course_lib.sim.runs import Run, read_run
 
-_DATA = Path(__file__).parent / "data"
-_FILE, _LATER, MEMORY = (_DATA / f"{name}.json" for name in ("published", "later", "measured_memory"))
+_FILE = Path(__file__).parent / "data" / "published.json"
 
 
 def read_rows(path: Path, operation: str) -> list[Any]:
@@ -49,27 +48,14 @@ def published_rows() -> tuple[Any, ...]:
 
 @cache
 def memory_runs() -> tuple[Run, ...]:
-    """All runs whose peak of memory was measured and that can be counted, the project's own and later ones."""
-    rows = [*published_rows(), *read_rows(MEMORY, "measured memory")]
-    return tuple(run for run in map(read_run, rows) if isinstance(run, Run) and run.memory_bytes)
+    """Those whose peak of memory was measured and that can be counted."""
+    return tuple(run for run in map(read_run, published_rows()) if isinstance(run, Run) and run.memory_bytes)
 
 
 @cache
 def published_runs() -> tuple[Run, ...]:
     """The training runs among them that have a measured step and can be predicted."""
     return tuple(measured_runs(row for row in published_rows() if row["kind"] == "training"))
-
-
-@cache
-def later_rows() -> tuple[Any, ...]:
-    """Rows of sources that were read after the constants had been fitted: steps, and what went out of memory."""
-    return tuple(read_rows(_LATER, "later runs"))
-
-
-@cache
-def later_runs() -> tuple[Run, ...]:
-    """The training runs among them that have a measured step: the constants have never seen them."""
-    return tuple(measured_runs(later_rows()))
 
 
 def _with_source(row: Any, sources: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.assumptions import job_fields
 from course_lib.costs.sweep.job import Job
 from course_lib.costs.sweep.software import UNKNOWN, Software
+from course_lib.sim.constants import constant_names
 from course_lib.sim.gpus import machine_called
 from course_lib.sim.machine import Machine
 from course_lib.sim.memory import memory_of
@@ -29,6 +30,8 @@ _STEPS = ("training", "memory", "memory_feasibility")
 _PRINTED = re.compile(r"(\d+)\s?GB")
 _UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
 _GAUGES = ("nvidia-smi", "max reserved")
+_PLAIN_MFU = ("hfu adds", "model flops")  # conventions in which nothing recomputed counts
+_WHOLE_LOGITS = (UNKNOWN, "aleph alpha")  # stacks whose loss is not known to be shared along tp, or known not to be
 _WHOLE_LOGIT_BYTES = 14  # bf16 and fp32 logits, their log-soft-max, its gradient: a loss by torch's own functions
 ROOM_OF_UNKNOWN = 0.85  # of a GPU: nobody knows what such a stack keeps beside tensors, and most that ran had it
 _CONTEXT_BYTES = 1343 * MiB  # of a process whose kernels are loaded; transformers' guide "Model training anatomy"
@@ -145,13 +148,14 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     model = model_of(part(row, "model"), sequence, assumed)
     parallel = part(row, "parallel")
     words = words_of(row, generation=machine.generation, tp=whole(parallel, "tp", optional=True) or 1)
+    constant_names(machine.generation, words.software)  # refuses a number format that nobody has timed there
     said = part(row, "code", optional=True)
-    code = job_fields(said)
+    code = {"fused_norms": not words.plain_norms} | job_fields(said)
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
     if shared := said.get("sequence_parallel"):
         policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
-    guessed = words.software.stack == UNKNOWN and words.software.kind == "megatron" and not said  # nothing was named
-    if guessed and policy["tp"] > 1:
+    all_logits = words.software.stack in _WHOLE_LOGITS and words.software.kind == "megatron"
+    if all_logits and policy["tp"] > 1 and not said:
         code["logit_bytes"] = _WHOLE_LOGIT_BYTES * policy["tp"]  # each of the ranks that share the head has them all
         assumed.append("every rank along tp makes all logits")
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
@@ -193,13 +197,13 @@ def _policy(
     pp = need(whole(parallel, "pp"), "parallel.pp")
     cp = whole(parallel, "cp", optional=True) or 1
     ep = whole(parallel, "ep", optional=True) or 1
-    virtual = whole(parallel, "vpp", optional=True) or 1
+    virtual = _stages_per_rank(row, parallel, layers, pp, assumed)
     schedule = _schedule(parallel, pp, virtual)
     dp = _replicas(hardware, parallel, tp, pp, cp, assumed)
     if pp * virtual > layers + 2:  # embedding and head may stand for a layer each
         raise ValueError(f"a pipeline of pp={pp} and its virtual stages are more than {layers} layers")
     micro = need(whole(part(row, "batch"), "micro"), "batch.micro")
-    if pp > 1 and parallel.get("vpp") is None:
+    if pp > 1 and parallel.get("vpp") is None and virtual == 1:
         assumed.append("1F1B with one stage on each rank")
     return {
         "dp": dp,
@@ -218,6 +222,17 @@ def _policy(
         "schedule": SCHEDULES.index(schedule),
         "stages_per_rank": virtual if schedule == "interleaved" else 1,
     }
+
+
+def _stages_per_rank(
+    row: Mapping[str, Any], parallel: Mapping[str, Any], layers: int, pp: int, assumed: list[str]
+) -> int:
+    """As stated; an interleaved schedule without a number has a layer in each stage, as Llama 3 says of its own."""
+    stated = whole(parallel, "vpp", optional=True)
+    if stated is None and pp > 1 and "interleaved schedule" in str(row.get("notes") or "").lower():
+        assumed.append("interleaved stages of one layer")
+        return max(1, (layers + 2) // pp)
+    return stated or 1
 
 
 def _schedule(parallel: Mapping[str, Any], pp: int, virtual: int) -> str:
@@ -268,12 +283,16 @@ def _step_s(
     tokens: int,
     machine: Machine,
 ) -> float | None:
-    """The measured step: as published, else from tokens/s, else from FLOP/s by the row's own convention."""
+    """The measured step: as published, else from tokens or sequences a second, else from FLOP/s as the row counts."""
     gpus = policy["dp"] * policy["tp"] * policy["pp"] * policy["cp"]
     if step := number(measured, "step_time_s"):
         return step
     if per_gpu := number(measured, "tokens_per_s_per_gpu"):
         return tokens / (per_gpu * gpus)
+    if per_s := number(measured, "samples_per_s"):
+        return tokens / policy["sequence"] / per_s
+    if per_gpu := number(measured, "samples_per_s_per_gpu"):
+        return tokens / policy["sequence"] / (per_gpu * gpus)
     said = str(row.get("flops_convention") or "").lower()
     repeated = RECOMPUTE[policy["recompute"]] == "layers" and ("recompute" in said or "hardware" in said)
     causal = "halved" in said and "not halved" not in said
@@ -282,7 +301,7 @@ def _step_s(
     )
     if teraflops := number(measured, "tflops_per_gpu"):
         return flops / (teraflops * 1e12 * gpus)
-    if (share := number(measured, "mfu")) and "hfu adds" in said:
+    if (share := number(measured, "mfu")) and any(words in said for words in _PLAIN_MFU):
         plain = tokens * training_flops(model, sequence=policy["sequence"])
         return plain / (share / 100 * float(machine.bf16_flops_per_s) * gpus)
     return None

@@ -49,7 +49,7 @@ def simulate(job: Job, policies: Policies) -> Prediction:
     Raises: ValueError for a device without constants, or a policy that does not divide the model.
     """
     machine = machine_of(job.cluster)
-    rates = rates_of(machine, job.software)
+    rates = rates_of(machine, job.software, fused_norms=job.fused_norms)
     times = step_times(job.model, rates, policies)
     memory = memory_of(job, policies)
     total = np.asarray(times.total)

@@ -14,11 +14,23 @@ _STACKS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
     (("maxtext", "jax"), "maxtext", "compiled", "cudnn"),
     (("internevo", "internlm/"), "internevo", "eager", "flash2"),
     (("foundry", "composer"), "foundry", "eager", "flash2"),
-    (("nemo", "dgx cloud", "dgxc", "megatron core", "megatron-core", "mcore"), "nemo", "megatron", "cudnn"),
+    (("aleph-alpha", "aleph alpha"), "aleph alpha", "megatron", "flash2"),
+    (("nanotron",), "nanotron", "eager", "flash2"),
+    (
+        ("nemo", "dgx cloud", "dgxc", "megatron core", "megatron-core", "mcore", "megatron-moe", "mlperf", "mlcommons"),
+        "nemo",
+        "megatron",
+        "cudnn",
+    ),
 )
 _BEFORE_FLASH = re.compile(  # Megatron has flash attention since 2023
     r"megatron-lm readme|sc21|bigscience|activation recomputation in large|fp16|"
     r"\b20(19|20|21|22)\b|arxiv\W{0,2}(19|20|21|22)\d\d\."
+)
+_OLD_MEGATRONS = (
+    (re.compile("bigscience|deepspeed|megatron-turing"), "megatron-deepspeed"),
+    (re.compile("2020"), "megatron 2020"),
+    (re.compile(""), "megatron 2021"),
 )
 _KERNELS = (  # what a run says of its attention kernel, which counts more than its stack's usual one
     (re.compile(r"flash[ _-]?attention[ _-]?v?[23](?!\d)|\bfa[23]\b"), "flash2"),
@@ -26,9 +38,15 @@ _KERNELS = (  # what a run says of its attention kernel, which counts more than 
     (re.compile(r"kernel: (fused|torch)\b"), "scores"),  # Megatron's soft-max in one kernel, and PyTorch's: scores stay
 )
 _TORCH = ("torch", "fms", "fsdp2")
-_EAGER = ("accelerate", "transformers", "lightning", "axolotl", "nanotron", "colossal")
+_EAGER = ("accelerate", "transformers", "lightning", "axolotl", "colossal")
 _NOT_COMPILED = ("without compile", "no compile", "not compiled", "eager")
 _FUSED_LOSS = ("foundry", "internevo")
+_PLAIN_NORMS = ("aleph alpha",)  # stacks whose norms are in Python, unless a run says "RMS kernel"
+_PARTS = (  # of a layer, that Megatron recomputes by name -> how much work that is; the first match wins
+    (re.compile("attn|attention"), "attention"),
+    (re.compile(r"\bmoe\b|mlp"), "half"),
+    (re.compile("norm|act"), "none"),  # next to nothing
+)
 _GRADIENTS_FP32 = ("mode default", "torchtitan", "fp32 reduce;", "ddp, fp32")
 _DEEPSPEED_BF16 = Convention(
     name="deepspeed-bf16",
@@ -50,6 +68,7 @@ class Words:
     shards: int | None  # None: all ranks that hold the same weights
     recompute: str | None  # None: not stated
     sequence_parallel: bool
+    plain_norms: bool  # written in Python, in many kernels
     convention: str | Convention  # of `costs`: bytes of weights, gradients and Adam's states
     assumed: tuple[str, ...]
 
@@ -71,6 +90,7 @@ def words_of(row: Any, *, generation: str, tp: int) -> Words:
         shards=shards,
         recompute=recompute,
         sequence_parallel=cut,
+        plain_norms=software.stack in _PLAIN_NORMS and "rms kernel" not in str(row.get("notes") or "").lower(),
         convention=_convention(_text(row), software, zero),
         assumed=tuple(assumed),
     )
@@ -111,7 +131,7 @@ def _kind(row: Any, text: str, precision: str, generation: str, tp: int, assumed
             return kind, kernel if new or kernel != "cudnn" else "flash2", stack
     if "megatron" in text or "activation recomputation" in text or "bigscience" in text:
         if not new and _BEFORE_FLASH.search(text):
-            return "legacy", "scores", "megatron 2020" if "2020" in text else "megatron 2021"
+            return "legacy", "scores", next(stack for words, stack in _OLD_MEGATRONS if words.search(text))
         return "megatron", "cudnn" if new else "flash2", UNKNOWN
     said = f"{precision} {row.get('notes') or ''}".lower()
     compiled = "compile" in said and not any(word in said for word in _NOT_COMPILED)
@@ -148,9 +168,11 @@ def _recompute(text: str, software: Software) -> str | None:
         return "layers"
     if "selective" not in text:
         return "none"
+    if software.kind in ("megatron", "legacy"):
+        return next((work for words, work in _PARTS if words.search(text.partition("(")[2])), "attention")
     if "op" in text.replace("optimizer", ""):
         return "operators"
-    return "attention" if software.kind in ("megatron", "legacy") or "attention" in text else "half"
+    return "attention" if "attention" in text else "half"
 
 
 def _sharding(text: str, software: Software, assumed: list[str]) -> tuple[int, int | None]:

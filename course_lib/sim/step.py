@@ -32,12 +32,13 @@ class StepTime:
     tp: Value
     cp: Value
     ep: Value
+    launch: Value  # what each layer takes of a micro-batch however small, and adding up its gradients
     bubble: Value  # idle time of the pipeline, and stages that are not alike
     transfer: Value  # between pipeline stages
     dp: Value  # what nothing hides
     optimizer: Value
     offload: Value
-    fixed: Value  # data, host, stragglers, and the stack's own factor
+    fixed: Value  # data, host, stragglers
 
     @property
     def total(self) -> Value:
@@ -53,6 +54,7 @@ CAUSE_NAMES = {  # as every text and figure calls them
     "recompute": "recomputing activations",
     "tp": "messages along tp",
     "cp": "messages along cp",
+    "launch": "launching kernels and adding up gradients",
     "ep": "experts' messages and host work",
     "bubble": "the pipeline's bubble",
     "transfer": "messages between stages",
@@ -97,7 +99,7 @@ def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
     """Seconds by cause, for policies in floats; any field of the three records may be an array.
 
     m micro-batches of the fullest stage, the bubble of the mean stage, what of the messages over dp is not hidden,
-    the optimizer. All of it grows with the nodes and the stack's factor, which stand under `fixed`.
+    the optimizer. All of it grows with the nodes, which stands under `fixed`.
     Cost: about 250 array operations.
     """
     p, m = policies, policies.n_microbatches
@@ -116,9 +118,9 @@ def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
 
 
 def slowdown(rates: Rates, p: Policies) -> Value:
-    """What multiplies a whole step: the stack's factor, and stragglers, whose number grows with the domains."""
+    """What multiplies a whole step: stragglers, whose number grows with the domains."""
     domains = np.maximum(1.0, p.world_size / rates.domain)
-    return rates.stack * (1 + rates.node_slowdown * np.log2(domains))
+    return 1 + rates.node_slowdown * np.log2(domains)
 
 
 def work(shape: Shape, rates: Rates, p: Policies) -> StepWork:
@@ -134,6 +136,7 @@ def work(shape: Shape, rates: Rates, p: Policies) -> StepWork:
         "tp": axes.tensor_s(shape, rates, p, again[3]),
         "cp": axes.context_s(shape, rates, p, attention),
         "ep": axes.expert_s(shape, rates, p, again[3]),
+        "launch": _launch(shape, rates, p, again[0]),
     }
     return StepWork(
         layer=layer,
@@ -141,13 +144,19 @@ def work(shape: Shape, rates: Rates, p: Policies) -> StepWork:
         + ahead.attention
         + ahead.scores
         + ahead.pointwise
-        + (layer["tp"] + layer["cp"] + layer["ep"]) / 3,
+        + (layer["tp"] + layer["cp"] + layer["ep"] + layer["launch"]) / 3,
         layer_weights=ahead.matmul,
         head_products=3 * ahead.head,
         head_pointwise=(1 + BACKWARD_POINTWISE) * ahead.head_pointwise,
         head_forward=ahead.head + ahead.head_pointwise,
         head_weights=ahead.head,
     )
+
+
+def _launch(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
+    """Of a layer: its kernels' start, once more by a third where forward is repeated, and gradients added to a sum."""
+    gradients = axes.kept(axes.held(shape, p), p, from_stage=2) * p.pp / shape.layers
+    return rates.layer_s * (1 + repeated / 3) + rates.accumulated_s * gradients
 
 
 def _recompute(ahead: Forward, again: Value) -> Value:
@@ -191,8 +200,7 @@ def after(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> dict[
     Adam moves its states through memory: the GPU's, or with offload over the host's link and through the host's.
     """
     numbers = axes.held(shape, p)
-    cut = np.asarray(p.zero_stage) >= 1
-    own = numbers.shared / np.where(cut, p.shards, 1.0) + numbers.experts / np.where(cut, p.expert_shards, 1.0)
+    own = axes.kept(numbers, p, from_stage=1)
     away = np.asarray(p.offload, dtype=bool)
     there = own * (_HOST_BYTES + _ADAM_BYTES) / rates.host_bytes_per_s
     return {

@@ -39,15 +39,13 @@ class Table:
         return np.array([run.step_s for run in self.runs], dtype=np.float64)
 
     def places(self, constants: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
-        """For each coefficient and run the place of its constant; that of the last one for a constant without value."""
+        """For each coefficient and run the place of its constant."""
         place = {name: number for number, name in enumerate(constants)}
-        last = len(constants)
-        return {key: np.array([place.get(name, last) for name in names]) for key, names in self.names.items()}
+        return {key: np.array([place[name] for name in names]) for key, names in self.names.items()}
 
     def times(self, values: Array, places: Mapping[str, npt.NDArray[np.int64]]) -> StepTime:
         """All runs at once, with these values of the constants that `places` were made for."""
-        padded = np.append(values, 1.0)
-        coefficients = {key: padded[index] for key, index in places.items()}
+        coefficients = {key: values[index] for key, index in places.items()}
         return step_time(self.shape, rates_from(self.machine, coefficients, **self.switches), self.policies)
 
 
@@ -65,6 +63,7 @@ def table_of(runs: Sequence[Run]) -> Table:
             "fp8": np.array([float(one.fp8) for one in software]),
             "keeps_scores": np.array([float(one.timed_kernel == "scores") for one in software]),
             "gradient_bytes": np.array([float(one.gradient_bytes) for one in software]),
+            "plain_norms": np.array([float(not run.job.fused_norms) for run in runs]),
         },
     )
 

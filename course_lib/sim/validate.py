@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from course_lib.costs.sweep.software import UNKNOWN
+from course_lib.costs.sweep.software import UNKNOWN, Software
 from course_lib.sim.fit import errors, fit
+from course_lib.sim.priors import STACKS
 from course_lib.sim.runs import Run
 from course_lib.sim.table import table_of
 
@@ -38,10 +39,10 @@ def held_out(
     runs: Sequence[Run],
     groups: Sequence[Hashable],
     *,
-    unknown_stack: bool = False,
+    seen_as: Callable[[Software], Software] = lambda software: software,
     held: Mapping[str, float] | None = None,
 ) -> Errors:
-    """Each group predicted by constants that were fitted to all others; with `unknown_stack` as one that nobody knows.
+    """Each group predicted by constants that were fitted to all others; `seen_as` says what is known of its software.
 
     Cost: a fit for each group.
     """
@@ -51,21 +52,30 @@ def held_out(
         inside = np.array([one == group for one in groups])
         values = fit([run for run, there in zip(runs, inside, strict=True) if not there], start=start, held=held)
         left_out = [run for run, there in zip(runs, inside, strict=True) if there]
-        if unknown_stack:
-            left_out = [replace(run, software=replace(run.software, stack=UNKNOWN)) for run in left_out]
-        found[inside] = errors(table_of(left_out), values)
+        found[inside] = errors(table_of([replace(run, software=seen_as(run.software)) for run in left_out]), values)
     return found
 
 
+def _kind_alone(software: Software) -> Software:
+    """What is known of software of which nobody says the name."""
+    return replace(software, stack=None)
+
+
+def nothing_known(software: Software) -> Software:
+    """What is known of a stack that nobody has fitted."""
+    return replace(software, stack=UNKNOWN)
+
+
 def tests(runs: Sequence[Run]) -> dict[str, Errors]:
-    """The four tests, from the one that flatters most to the one that flatters least."""
+    """Five tests, from the one that flatters most to the one that flatters least."""
     folds = np.random.default_rng(_SEED).permutation(len(runs)) % _FOLDS
-    stacks = [run.software.stack for run in runs]
+    sources = [run.source for run in runs]
     return {
         "random rows": held_out(runs, folds.tolist()),
         "configurations": held_out(runs, _in_folds([run.configuration for run in runs])),
-        "sources": held_out(runs, [run.source for run in runs]),
-        "stacks": held_out(runs, stacks, unknown_stack=True),
+        "sources": held_out(runs, sources),
+        "kinds": held_out(runs, sources, seen_as=_kind_alone),
+        "stacks": held_out(runs, [run.software.stack for run in runs], seen_as=nothing_known),
     }
 
 
@@ -115,29 +125,24 @@ class Seen(NamedTuple):
     logs: Errors
     groups: list[str]
 
-    def and_of(self, other: Seen) -> Seen:
-        """Both together."""
-        return Seen(np.concatenate([self.logs, other.logs]), self.groups + other.groups)
 
+def unseen(runs: Sequence[Run], errors_of: Mapping[str, Errors]) -> dict[str, Seen]:
+    """By what is known of a run's software, the errors that `tests` found on `runs`, and whose runs they are.
 
-def unseen(
-    runs: Sequence[Run], errors_of: Mapping[str, Errors], later: Sequence[Run], of_later: Errors
-) -> dict[str, Seen]:
-    """By what is known of a run's software: a stack that was fitted, whose source is left out; or none that was.
-
-    `errors_of` are those of `tests` on the fitted `runs`, `of_later` those of the constants on sources that came later.
+    A stack is known if another source has it too: then its source was left out. If it has one source alone, whole
+    configurations were.
     """
-    fitted = {run.software.stack for run in runs}
-    known = np.array([run.software.stack in fitted for run in later])
-    sources = [run.source for run in later]
-    of_stacks = [run.software.stack or "" for run in runs]
+    sources = [run.source for run in runs]
+    of_stack = defaultdict(set)
+    for run in runs:
+        of_stack[run.software.stack].add(run.source)
+    elsewhere = np.array([len(of_stack[run.software.stack]) > 1 for run in runs])
+    known = np.where(elsewhere, errors_of["sources"], errors_of["configurations"])
+    fitted = np.array([run.software.stack in STACKS for run in runs])
     return {
-        "known stacks": Seen(errors_of["sources"], [run.source for run in runs]).and_of(
-            Seen(of_later[known], [name for name, there in zip(sources, known, strict=True) if there])
-        ),
-        "unknown stacks": Seen(errors_of["stacks"], of_stacks).and_of(
-            Seen(of_later[~known], [name for name, there in zip(sources, known, strict=True) if not there])
-        ),
+        "known": Seen(known[fitted], [source for source, there in zip(sources, fitted, strict=True) if there]),
+        "kind": Seen(errors_of["kinds"], sources),
+        "unknown": Seen(errors_of["stacks"], sources),
     }
 
 

@@ -55,7 +55,8 @@ def ideal_rates(given):
     """A machine on which products, sums and gradients take their time, and nothing else takes any."""
     real = sim.rates_of(sim.machine_of(load_cluster("dgx_h100")), costs.Software())
     names = ("size_penalty", "attention_knee", "keeps_scores", "score_s", "cast_bytes", "pp_exposed", "dp_exposed")
-    none = dict.fromkeys((*names, "inside_alpha_s", "ring_alpha_s", "step_s", "microbatch_s", "node_slowdown"), 0.0)
+    once = ("inside_alpha_s", "ring_alpha_s", "step_s", "microbatch_s", "layer_s", "accumulated_s", "node_slowdown")
+    none = dict.fromkeys((*names, *once), 0.0)
     fast = ("attention_flops_per_s", "pointwise_bytes_per_s", "optimizer_bytes_per_s")
     return replace(
         real,
@@ -69,7 +70,6 @@ def ideal_rates(given):
         tp_exposed=1.0,
         gradient_bytes=2.0,
         domain=given.tp,
-        stack=1.0,
     )
 
 

@@ -49,7 +49,7 @@ class Landscape:
 def landscape(nodes: int) -> Landscape:
     """Llama 3.1 8B on so many nodes of eight H100s."""
     cluster = replace(load_cluster("dgx_h100"), n_nodes=nodes)
-    job = Job(model=load_model("llama3_1_8b"), cluster=cluster, batch=512, sequence=8192)
+    job = Job(model=load_model("llama3_1_8b"), cluster=cluster, batch=1024, sequence=8192)
     found = search(job, Space(zero_stage=(0, 1, 3), schedule=("1f1b", "interleaved")))
     columns = zip(*(getattr(found.policies, axis).tolist() for axis in _AXES), strict=True)
     prices: dict[_Way, float] = {}

@@ -12,6 +12,6 @@ CAUSE_GROUPS = {  # by their name in a key: a hue, and the causes that have it
     "messages along ep": ("#2F6F77", ("ep",)),
     "messages along dp": ("#6C8BA3", ("dp",)),
     "bubble": (style.IDLE, ("bubble",)),
-    "host, stragglers, the rest": ("#E9DFD2", ("transfer", "optimizer", "offload", "fixed")),
+    "host, stragglers, the rest": ("#E9DFD2", ("launch", "transfer", "optimizer", "offload", "fixed")),
 }
 CAUSE_HUES = {cause: hue for hue, causes in CAUSE_GROUPS.values() for cause in causes}

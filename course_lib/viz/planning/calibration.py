@@ -9,19 +9,21 @@ from course_lib.sim.report import NOISE, SOURCE_NAMES, SUMMARIES, committed_reco
 from course_lib.viz.ink import marks, sheet, style
 from course_lib.viz.ink.picture import Picture
 
-_LEFT, _RIGHT, _ROW = 3.1, 1.5, 0.36
+_LEFT, _RIGHT, _ROW = 3.1, 1.5, 0.3
 _HUE = style.RUN_HUES[1]
 _TESTS = {"random rows": "|", "sources": "D"}  # and their marks
 _EVERY = 0.05
+_LEAST = 8  # runs: of fewer a middle says little
 
 
 @sheet.course_style()
 def plot_calibration() -> Picture:
-    """The committed error table: for each source the median error of random rows, and of the source left out."""
+    """The committed error table: for each source of eight runs or more the median error, seen and left out."""
     records = committed_records()
     errors = {test: {row["group"]: float(row["median"]) for row in records if row["test"] == test} for test in _TESTS}
     rows = {row["group"]: int(row["rows"]) for row in records if row["test"] == "sources"}
-    sources = sorted((name for name in rows if name not in SUMMARIES), key=lambda name: errors["sources"][name])
+    drawn = (name for name, runs in rows.items() if name not in SUMMARIES and runs >= _LEAST)
+    sources = sorted(drawn, key=lambda name: errors["sources"][name])
     noise = next(float(row["median"]) for row in records if row["test"] == NOISE)
     title = "Predicted step times: how far off, by source"
     subtitle = "diamond: the source was left out of the fit; stroke: other runs of it were fitted"

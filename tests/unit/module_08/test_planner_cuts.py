@@ -65,4 +65,4 @@ def test_llama_3_s_long_sequences_have_a_plan_of_about_its_utilisation():
     job = Job(model=load_model("llama3_1_405b"), cluster=cluster, batch=128, sequence=131_072)
     one = ranked(search(job, Space(tp=(8,), cp=(16,), pp=(16,))), 1)[0]
     assert one.policy["dp"] == 8
-    assert one.mfu == pytest.approx(0.38, abs=0.03)
+    assert one.mfu == pytest.approx(0.38, abs=0.05)
