@@ -431,7 +431,7 @@ for line, said in book.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But the interval is far wider than the difference between the two. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has room left, for longer sequences for example. (*Four of five* is the interval of lesson 08: so many measured runs of other sources lay in one as wide.)
+# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But it has room for larger micro-batches, so there are fewer of them, and it wins by a hair. The interval is far wider than that. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has room left, for longer sequences for example. (*Four of five* is the interval of lesson 08: so many measured runs of other sources lay in one as wide.)
 #
 # </details>
 #
@@ -454,7 +454,7 @@ print(json.dumps(mine[0], indent=1).replace("\n   ", " ").replace("\n  }", "}"))
 # %% [markdown]
 # That is a row: what ran, on what, how it was spread, and `measured`, with `step_time_s` or `tokens_per_s_per_gpu`. A file for `python -m course_lib predict runs=theirs.json out=said.csv calibrate=mine.json` is a list of such rows, and the cell below calls what this command calls. What a row leaves open is assumed, and the column `assumed` of the result says what. `model` may also be `{"folder": "…"}`, with a folder of Hugging Face or a preset's name.
 #
-# **Predict.** Unknown code is mostly slower than what is published, and the planner does not know that of *ours*. Before it has seen our three rows, its steps are too short by about a quarter. How far off is the median of the five afterwards, in percent?
+# **Predict.** Unknown code is mostly slower than what is published, and the planner does not know that of *ours*. Before it has seen our three rows, its steps are too short by about a twentieth. How far off is the median of the five afterwards, in percent?
 
 # %%
 factor = factor_of(measured_runs(mine))
