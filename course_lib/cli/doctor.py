@@ -128,6 +128,7 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
         optimizer=run.config.optimizer,
         offload="all" if run.values["offload"] is not None else "none",
         itemsize=getattr(torch, run.precision.gathered or run.precision.lasting).itemsize,
+        products=getattr(torch, run.precision.products).itemsize if run.precision.products else None,
         fused_norms=run.folder is None,  # those of transformers are written in Python
         keep_gathered=run.sequence_parallel == "keep",
         whole=whole,
@@ -148,7 +149,8 @@ def _states(run: TrainRun) -> Convention:
     """The trainer keeps all in the model's own format."""
     one = run.precision
     itemsize, lasting = one.itemsize, one.lasting
-    assumes = f"{lasting}, computed in {one.gathered}" if one.gathered else f"{lasting} throughout"
+    how = f"computed in {one.gathered}" if one.gathered else one.products and f"products in {one.products}"
+    assumes = f"{lasting}, {how}" if how else f"{lasting} throughout"
     return Convention(
         name=lasting,
         weights=itemsize,
@@ -194,8 +196,6 @@ def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     strategy = run.values["strategy"]
     as_if = f", as if strategy=FULL_SHARD and not {strategy}" if strategy not in (None, "FULL_SHARD") else ""
-    if run.precision.products:  # operands are half as large, but lie there several times, and the weights once more
-        as_if += f", as if products read {run.precision.lasting}"
     room = f"{device.name} offers {format_bytes(device.usable_bytes)}"
     return f"memory by formula{as_if}: {format_bytes(memory.total)} ({named}); {room}"
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.activations import (
+    HALF,
     Recompute,
     Saved,
     Sharing,
@@ -23,6 +25,7 @@ from course_lib.costs.model.activations import (
     is_llama,
     layer_activations,
 )
+from course_lib.costs.model.autocast import shortened
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.states import StateBytes, state_bytes
@@ -123,7 +126,7 @@ def adapter_activations(
     that are recomputed keep their input, as without adapters, and share one tensor of rotary angles in fp32.
     Raises: ValueError for layers that are not a Llama's.
     """
-    sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
+    sizes: dict[str, Any] = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
     ends = frozen_ends(head_activations(config, **sizes, fused_norms=fused_norms))
     if recompute == "full":
         angles = Saved(name="angles", elements=sequence * config.head_size // 2, itemsize=_FP32, shared_by="nothing")
@@ -149,14 +152,22 @@ def adapted_layer(
     itemsize: int,
     fused_norms: bool,
     stream: bool,
+    autocast: bool = False,
+    nf4: bool = False,
 ) -> tuple[Saved, ...]:
     """What one layer with adapters keeps; `stream` says whether its input has a gradient, as in all but the first.
 
+    With `autocast` products are in 16 bits, and matrices that do not lie in codes are copied.
     Raises: ValueError for layers that are not a Llama's.
     """
     map_sizes(config)  # refuses others
     layer = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
-    return tuple(_of_layer(layer, config, adapters, stream=stream, tokens=batch * sequence, itemsize=itemsize))
+    kept = _of_layer(layer, config, adapters, stream=stream, tokens=batch * sequence, itemsize=itemsize)
+    if not autocast:
+        return tuple(kept)
+    of = {*adapters.maps}
+    read_by = {"attention input": len(of & {*MAPS[:3]}), "ffn input": len(of & {*MAPS[4:6]})}
+    return (*shortened(kept, read_by), *_matrices(config, adapters, stream=stream, nf4=nf4))
 
 
 def parameters_on_rank(config: ModelConfig, adapters: Adapters, *, tp: int, kv_heads: int) -> int:
@@ -180,16 +191,22 @@ def nf4_saving(config: ModelConfig, itemsize: int) -> int:
     return sum(count * itemsize - nf4_bytes(count) for count in numbers)
 
 
+def _reached(adapters: Adapters, stream: bool) -> dict[str, bool]:
+    """Of each map whether its input has a gradient: there is something trained between it and the layer's input."""
+    of = {*adapters.maps}
+    attention = stream or bool(of & {*MAPS[:3]})
+    after_attention = attention or "o_proj" in of
+    inner = after_attention or bool(of & {*MAPS[4:6]})
+    return dict(zip(MAPS, (stream, stream, stream, attention, after_attention, after_attention, inner), strict=True))
+
+
 def _of_layer(
     layer: Iterable[Saved], config: ModelConfig, adapters: Adapters, *, stream: bool, tokens: int, itemsize: int
 ) -> Iterator[Saved]:
     """One layer's; `stream` says whether its input has a gradient, which that of the first one has not."""
-    of = {*adapters.maps}
-    # A gradient passes whatever lies between something trained and the loss.
-    q, k, v = (stream or name in of for name in ("q_proj", "k_proj", "v_proj"))
-    attention = q or k or v
-    after_attention = attention or stream or "o_proj" in of
-    gate, up = (after_attention or name in of for name in ("gate_proj", "up_proj"))
+    of, reached = {*adapters.maps}, _reached(adapters, stream)
+    attention, after_attention = reached["o_proj"], reached["gate_proj"]
+    q, k, gate, up = (reached[name] or name in of for name in ("q_proj", "k_proj", "gate_proj", "up_proj"))
     needed = {
         "attention norm": stream,
         "attention input": adapters.rank is not None and bool(of & {"q_proj", "k_proj", "v_proj"}),
@@ -213,6 +230,17 @@ def _of_layer(
             saved = replace(saved, elements=saved.elements * (q + k) // 2)  # each has its own
         yield saved
     yield from _of_adapters(config, adapters, tokens, itemsize)
+
+
+def _matrices(config: ModelConfig, adapters: Adapters, *, stream: bool, nf4: bool) -> Iterator[Saved]:
+    """Autocast's copies. Backward reads a map's matrix, and A, for the gradient of its input; and B for that of A."""
+    reached = _reached(adapters, stream)
+    for name, (outputs, inputs) in map_sizes(config).items():
+        rows = {"": outputs * inputs * (not nf4) * reached[name]}
+        if adapters.rank is not None and name in adapters.maps:
+            rows |= {" A": adapters.rank * inputs * reached[name], " B": adapters.rank * outputs}
+        for kind, numbers in rows.items():
+            yield Saved(name=f"{name}{kind} in 16 bits", elements=numbers, itemsize=HALF, shared_by="tp")
 
 
 def _without_weights(kept: Iterable[Saved]) -> Iterator[Saved]:

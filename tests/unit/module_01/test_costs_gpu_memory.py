@@ -96,12 +96,17 @@ def test_context_parallel_ranks_share_the_sequence():
     assert (whole.activations, whole.head) == (4 * part.activations, 4 * part.head)
 
 
-def test_other_shapes_use_published_formulas():
+def test_a_gpt_keeps_what_the_paper_says_without_masks_and_with_what_norms_and_attention_note():
     work, parallel = Work(sequence=2048, microbatch=1), ParallelConfig(tp=8, sequence_parallel=True)
-    gpt, mixtral, dense = load_model("gpt3_175b"), load_model("mixtral_8x7b"), load_model("llama3_1_8b")
-    assert layer_bytes(gpt, parallel, work) == korthikanti_layer_bytes(
-        gpt, batch=1, sequence=2048, tp=8, sequence_parallel=True, recompute="selective"
-    )
+    gpt = load_model("gpt3_175b")
+    paper = korthikanti_layer_bytes(gpt, batch=1, sequence=2048, tp=8, sequence_parallel=True, recompute="selective")
+    masks, noted = 2 * gpt.hidden_size, 4 * gpt.n_heads + 2 * 2 * 4  # bytes of a token
+    assert layer_bytes(gpt, parallel, work) == paper + 2048 * (noted - masks) // 8
+
+
+def test_experts_are_counted_by_a_published_formula():
+    work, parallel = Work(sequence=2048, microbatch=1), ParallelConfig(tp=8, sequence_parallel=True)
+    mixtral, dense = load_model("mixtral_8x7b"), load_model("llama3_1_8b")
     experts = layer_bytes(mixtral, parallel, work) - explorer_block_bytes(
         mixtral, parallel, sequence=2048, microbatch=1
     )

@@ -157,10 +157,3 @@ def test_plan_and_sweep_count_what_doctor_counts(adapter):
 def test_adapters_of_another_shape_are_trained_and_not_counted(capsys):
     assert doctor_command(["model=tiny_gpt", "adapter=lora"]) == 0
     assert "not counted: the maps are those of a Llama" in capsys.readouterr().out
-
-
-def test_doctor_says_that_it_counts_autocast_as_what_lasts(capsys):
-    for precision in ("fp32", "autocast"):
-        assert doctor_command(["model=tiny_llama", f"precision={precision}"]) == 0
-    plain, short = (line for line in capsys.readouterr().out.splitlines() if line.startswith("memory by formula"))
-    assert short == plain.replace("formula", "formula, as if products read float32")

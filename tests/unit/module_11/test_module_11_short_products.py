@@ -1,0 +1,104 @@
+"""Products in 16 bits: what autograd keeps under autocast and in fp16 is what `doctor`, `plan` and `sweep` count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_lib.cli import train_run
+from course_lib.cli.doctor import asked_of
+from course_lib.cli.plan_config import read_plan
+from course_lib.cli.sweep_config import read_sweep
+from course_lib.cli.train_config import read_train
+from course_lib.costs.sweep.explore import explore
+from course_lib.costs.sweep.gpu_memory import gpu_memory, stage_pieces
+from course_lib.gauges.allocated import allocated_bytes, saved_bytes
+from course_lib.planner.policy_search import search
+from course_lib.units import GiB
+
+SMALL = ["batch=4", "sequence=32"]
+DIVISOR, LOSS = 4, 4  # bytes of what cross-entropy divides by, and of what it returns
+
+
+def of_run(words):
+    """A run's model, its forward pass with loss, and the job that doctor counts, as a CPU computes it."""
+    run = read_train([*SMALL, *words.split()])
+    trainer, _ = train_run.begun(run, torch.device("cpu"))
+    inputs, targets = torch.zeros(2, 4, 32, dtype=torch.int64).unbind()
+    inputs, targets = inputs.clone(), targets.clone()  # no views, which keep each other
+    job = replace(asked_of(run).counted, fused_norms=False, logit_bytes=4)
+    return trainer.model, lambda: trainer.engine.ends.loss(trainer.model(inputs), targets), job
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"model=tiny_{name} precision=autocast" for name in ("llama", "gpt", "olmo")),
+        "model=tiny_llama precision=fp16 attention=tiles",
+        "model=tiny_gpt precision=fp32",
+        "adapter=lora rank=4 precision=autocast",
+        "adapter=qlora rank=4 precision=fp16",
+        "adapter=ia3 precision=autocast",
+    ],
+)
+def test_autograd_keeps_what_is_counted_to_the_byte(words):
+    model, forward, job = of_run(words)
+    counted = gpu_memory(job)
+    assert saved_bytes(model, forward) == counted.activations + counted.head + DIVISOR
+
+
+@pytest.mark.parametrize("way", ["layers", "selective", "groups:2"])
+def test_layers_that_compute_again_keep_long_inputs_and_short_products(way):
+    _, forward, job = of_run(f"precision=autocast recompute={way}")
+    pieces = stage_pieces(job, job.parallel, 0)
+    products = pieces.products if way == "selective" else 0
+    angles, given = 4 * 32 * job.model.head_size // 2, 2 * 8 * 4 * 32
+    assert allocated_bytes(forward) + given == pieces.inputs + products + pieces.head + angles + DIVISOR + LOSS
+    assert products == (2 * job.model.n_layers * 4 * 32 * (4 * 64 + 2 * 176) if way == "selective" else 0)
+
+
+def test_every_micro_batch_under_way_has_copies_of_all_matrices():
+    """Which is why more of them, each of fewer tokens, keep more than one of all tokens."""
+    _, forward, job = of_run("precision=autocast")
+    kept = gpu_memory(job)
+    assert allocated_bytes(lambda: [forward(), forward()]) == 2 * allocated_bytes(forward)
+    half = gpu_memory(replace(job, microbatch=2))
+    matrices = 2 * job.model.n_layers * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 176)
+    angles = 2 * job.model.n_layers * 4 * 32 * 16
+    assert 2 * half.activations - kept.activations == matrices + angles
+
+
+def test_scores_that_are_written_out_count_as_on_a_gpu():
+    """Whose autocast computes a softmax in fp32, and so keeps four bytes more of each."""
+    more = []
+    for attention in ("sdpa", "naive"):
+        model, forward, job = of_run(f"precision=autocast attention={attention}")
+        more.append((gpu_memory(job).activations, saved_bytes(model, forward)))
+    (plain, kept), (counted, found) = more
+    assert counted - plain == found - kept + 4 * job.model.n_layers * 4 * 4 * 32**2
+
+
+def test_of_few_tokens_more_is_kept_than_without():
+    """Copies of matrices are as many for a short sequence as for a long one."""
+
+    def kept(precision, sequence):
+        words = ["model=llama3_2_1b", f"sequence={sequence}", "batch=1", f"precision={precision}"]
+        memory = gpu_memory(asked_of(read_train(words)).counted)
+        return memory.activations + memory.head
+
+    assert kept("autocast", 1024) > kept("fp32", 1024) and kept("autocast", 4096) < kept("fp32", 4096)
+
+
+@pytest.mark.parametrize("word", ["autocast", "fp16"])
+def test_plan_and_sweep_count_what_doctor_counts(word):
+    words = ["model=llama3_2_1b", "sequence=2048"]
+    run = read_train([*words, f"precision={word}", "batch=8", "dp=8", "zero_stage=1"], lambda ranks: None)
+    wanted = gpu_memory(asked_of(run).counted).total
+    shared = [*words, "convention=fp32", "stack=eager", f"compute_dtype={word}", "tp=1", "pp=1", "cp=1"]
+    swept = read_sweep([*shared, "gpus=8", "global_batch=8", "zero_stages=1", "microbatches=1"])
+    (row,) = explore(swept.model, swept.exploration, swept.grid)
+    assert row.total_memory_gb * GiB == pytest.approx(wanted, rel=1e-12)
+    plan = read_plan([*shared, "cluster=dgx_h100", "batch=8", "micro_batch=1", "zero_stage=1", "schedule=1f1b"])
+    assert float(search(plan.job, plan.space).memory_bytes[0]) == pytest.approx(wanted, rel=1e-9)
