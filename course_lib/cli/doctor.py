@@ -17,7 +17,6 @@ from course_lib.cli.doctor_text import look_at_text
 from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import KEYS, TrainRun, read_train
 from course_lib.config.parallel import CUT_IN_ALL, Piece
-from course_lib.costs.model.activations import is_llama
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, replicated, uneven, ways_to_fit
@@ -73,8 +72,6 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
         return [*lines, *problems, "it would not run, whatever the memory"], False
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]
     lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
-    if run.values["adapter"] is not None and not is_llama(run.model):
-        return [*lines, "not counted: the maps are those of a Llama, and this model has others", "it would run"], True
     memory, room = gpu_memory(asked.counted), device.usable_bytes
     lines += [_memory(run, memory, device), _assumed(run, asked.counted, device), _usual(asked.counted)]
     ways = ways_to_fit(asked, room, lambda flags: _is_taken(run, flags, whole, room)) if memory.total > room else []

@@ -22,6 +22,8 @@ _PIECES: dict[str, Piece] = {  # what tensors are inside of that tp ranks divide
     **dict.fromkeys(("head input", "log-probabilities"), "head"),
 }
 
+_PIECES_OF: dict[str, Piece] = {"expert": "experts", "shared": "shared_ffn"}  # by their first word
+
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
@@ -59,7 +61,8 @@ def bytes_on_rank(kept: Iterable[Saved], parallel: ParallelConfig, *, keep_gathe
 def left_whole(kept: Iterable[Saved], whole: Set[Piece]) -> Iterator[Saved]:
     """The same where some blocks are not cut: what ranks would divide inside one, each has all of."""
     for saved in kept:
-        inside = _PIECES.get(saved.name, "attention") in whole and saved.shared_by in ("tp", "gathered")
+        piece = _PIECES_OF.get(saved.name.partition(" ")[0]) or _PIECES.get(saved.name, "attention")
+        inside = piece in whole and saved.shared_by in ("tp", "gathered")
         yield replace(saved, shared_by="nothing") if inside else saved
 
 

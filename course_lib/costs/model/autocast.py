@@ -4,7 +4,7 @@ The price are copies. What lies in 32 bits is copied for every product that read
 keep three copies of one input; and every matrix is copied too, since backward multiplies by it. These copies live from
 a micro-batch's forward to its backward, so that four micro-batches under way have four copies of each matrix: also
 where the ranks share the matrices themselves by ZeRO-3.
-Measured, to the byte: tests/unit/module_11/test_module_11_short_products.py.
+Measured, to the byte: tests/unit/module_11/test_module_11_counted.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from dataclasses import replace
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.activations import HALF, Saved, Sharing
+from course_lib.costs.model.expert_activations import WEIGHED
 from course_lib.costs.model.parameters import Weight, layer_weights
 
-_EXACT = ("log-sum-exp of scores", "tokens", "positions", "targets", "log-probabilities")
+_EXACT = (
+    *("log-sum-exp of scores", "tokens", "positions", "targets", "log-probabilities", WEIGHED),
+    *("router: choices", "router: share of each expert", "router: order of rows"),
+)
 _HEAD = "head"
 
 
@@ -44,7 +48,12 @@ def shortened(kept: Iterable[Saved], read_by: Mapping[str, int]) -> Iterator[Sav
 
 def readers(config: ModelConfig) -> dict[str, int]:
     """How many maps read the input of each block, which a norm has made in 32 bits."""
-    return {"attention input": 3 if config.latent is None else 2, "ffn input": 2 if config.gated_ffn else 1}
+    attention = 1 if "qkv" in config.joined else 3 if config.latent is None else 2
+    block = 2 if config.gated_ffn and "gate_up" not in config.joined else 1
+    if config.n_experts == 1:
+        return {"attention input": attention, "ffn input": block}
+    beside = block if config.shared_ffn_size else 0  # the block that all tokens pass
+    return {"attention input": attention, "ffn input": 1 + beside, "expert input": block}  # the router's is one
 
 
 def _copy_of(weight: Weight) -> Saved:

@@ -12,26 +12,20 @@ from course_lib.costs.model.activations import (
     HALF,
     Recompute,
     Saved,
-    attention_activations,
     bytes_on_rank,
     checkpointed_activations,
     is_counted,
     layer_activations,
     left_whole,
 )
-from course_lib.costs.model.adapters import (
-    Adapters,
-    adapted_layer,
-    frozen_ends,
-    nf4_saving,
-    parameters_on_rank,
-)
+from course_lib.costs.model.adapter_activations import adapted_layer, frozen_ends
+from course_lib.costs.model.adapters import Adapters, nf4_saving
 from course_lib.costs.model.autocast import head_under_autocast, under_autocast
 from course_lib.costs.model.checkpointing import Keep, chunked_head_activations, kept_results
 from course_lib.costs.model.conventions import Convention
+from course_lib.costs.model.expert_activations import expert_layer_activations
 from course_lib.costs.model.kv_cache import kv_heads_on_rank
 from course_lib.costs.model.states import RankParameters, fullest_parameters, layers_of_stage
-from course_lib.costs.published.explorer import explorer_block_bytes
 from course_lib.costs.sweep.assembly import CATEGORIES, GpuMemory, Pieces, Spread, assembled, fullest
 from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
 from course_lib.costs.sweep.software import Software
@@ -72,7 +66,7 @@ class Work:
 def gpu_memory(job: Job, *, stage: int | None = None) -> GpuMemory:
     """Bytes of a job's fullest GPU, or of those of one pipeline stage.
 
-    Activations are exact without experts; of these they are the Explorer's, which counts 16 bits: they are scaled.
+    Activations are exact; where ranks share experts, they are those of ranks whose experts see as many rows.
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
     if isinstance(job, ModelConfig):  # what `tensor_memory` takes first
@@ -150,8 +144,10 @@ def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | N
     how, axes = _how(job), _axes(parallel)
     layers = [(count, _layer(kind, axes, how)) for count, kind in layers_of_stage(model, parallel.pp, stage)]
     if job.adapters is not None and stage == 0:  # whose first layer has an input without a gradient
-        layers = [(layers[0][0] - 1, layers[0][1]), (1, _layer(model, axes, replace(how, stream=False)))]
-    lasting = _lasting(job, parallel, held, experts.experts)
+        (count, kind), *_ = layers_of_stage(model, parallel.pp, stage)
+        first = _layer(kind, axes, replace(how, stream=False))
+        layers = [(1, first), (count - 1, layers[0][1]), *layers[1:]]
+    lasting = _lasting(job, parallel, held, experts.experts, stage)
     everything, scores, products = (sum(count * sizes[place] for count, sizes in layers) for place in (0, 2, 3))
     here, largest, bare = sum(count for count, _ in layers), max(sizes[0] for _, sizes in layers), layers[0][1][1]
     return Pieces(
@@ -165,18 +161,18 @@ def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | N
     )
 
 
-def _lasting(job: Job, parallel: ParallelConfig, held: RankParameters, experts: int) -> dict[str, int]:
+def _lasting(job: Job, parallel: ParallelConfig, held: RankParameters, experts: int, stage: int) -> dict[str, int]:
     """What of a stage's `Pieces` lasts from step to step."""
     if job.adapters is None:
         return {"frozen": 0, "shared": held.shared, "experts": experts, "unit": held.largest_unit}
-    model, itemsize = job.model, job.states.weights
-    here = sum(count for count, _ in held.layers)
-    saved = nf4_saving(model, itemsize) if job.nf4 else 0
-    tp = 1 if "attention" in job.whole else parallel.tp
-    each = parameters_on_rank(model, job.adapters, tp=tp, kv_heads=kv_heads_on_rank(model, tp))
-    layer = max(numbers.total for _, numbers in held.layers) + each - saved // itemsize
-    frozen = held.total * itemsize - here * saved
-    return {"frozen": frozen, "shared": here * each, "experts": 0, "unit": max(held.outer, layer)}
+    itemsize, trained, frozen, largest = job.states.weights, 0, held.total * job.states.weights, held.outer
+    kinds = layers_of_stage(job.model, parallel.pp, stage)
+    for (count, kind), (_, numbers) in zip(kinds, held.layers, strict=True):
+        each = job.adapters.of_layer(kind, tp=parallel.tp, whole=job.whole)
+        saved = nf4_saving(kind, itemsize) if job.nf4 else 0
+        trained, frozen = trained + count * each, frozen - count * saved
+        largest = max(largest, numbers.total + each - saved // itemsize)
+    return {"frozen": frozen, "shared": trained, "experts": 0, "unit": largest}
 
 
 @dataclass(frozen=True)
@@ -244,8 +240,7 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
         others = work.sequence - work.sequence // parallel.cp
         row = 2 * kv_heads_on_rank(kind, tp) * kind.head_size * work.operand
         kept += work.microbatch * others * row
-    fused = kind.gated_ffn and kind.n_experts == 1 and software.fuses_swiglu
-    spared = work.operand * kind.ffn_size * fused
+    spared = _spared(kind, work.operand) if software.fuses_swiglu else 0
     if not kind.gated_ffn and software.kind == "legacy":  # a GPT with dropout after each of its two blocks
         masks = Saved(name="masks", elements=2 * tokens * kind.hidden_size, itemsize=1, shared_by="sequence")
         kept += masks.on_rank(parallel)
@@ -253,6 +248,13 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
     keep: Keep = "matmuls" if kind.n_experts == 1 else "nothing"  # a job with experts keeps no products
     products = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=keep), how.whole), parallel)
     return kept + scores - tokens * spared // parallel.tp, bare, scores, products
+
+
+def _spared(kind: ModelConfig, operand: int) -> int:
+    """Bytes of a token that fused kernels make again: silu(gate), and what comes out of experts times its weight."""
+    k = kind.experts_per_token
+    inner = kind.gated_ffn * (k * kind.ffn_size + kind.shared_ffn_size)
+    return operand * (inner + (k * kind.hidden_size if kind.n_experts > 1 else 0))
 
 
 def _naive(kind: ModelConfig, work: Work, tokens: int, tp: int) -> int:
@@ -295,13 +297,8 @@ def layer_bytes(
         kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=work.itemsize)
         return bytes_on_rank(kept, parallel)
     sizes = {"batch": work.microbatch, "sequence": sequence, "itemsize": work.itemsize}
-    rows = layer_activations if is_counted(model) else attention_activations
+    rows = layer_activations if is_counted(model) else expert_layer_activations
     kept = rows(model, **sizes, fused_norms=work.fused_norms)
     if work.products is not None:
         kept = under_autocast(kept, model)
-    held = bytes_on_rank(left_whole(kept, whole), parallel, keep_gathered=work.keep_gathered)
-    if is_counted(model):
-        return held
-    cut = replace(parallel, tp=1) if whole & {"experts", "shared_ffn"} else parallel
-    experts = explorer_block_bytes(model, cut, sequence=work.sequence, microbatch=work.microbatch)
-    return held + int(experts) * work.operand // HALF
+    return bytes_on_rank(left_whole(kept, whole), parallel, keep_gathered=work.keep_gathered)

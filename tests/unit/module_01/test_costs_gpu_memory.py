@@ -104,14 +104,17 @@ def test_a_gpt_keeps_what_the_paper_says_without_masks_and_with_what_norms_and_a
     assert layer_bytes(gpt, parallel, work) == paper + 2048 * (noted - masks) // 8
 
 
-def test_experts_are_counted_by_a_published_formula():
+def test_experts_keep_what_the_explorer_says_and_what_is_fused_there():
+    """And a router's choices, of which that says nothing."""
     work, parallel = Work(sequence=2048, microbatch=1), ParallelConfig(tp=8, sequence_parallel=True)
     mixtral, dense = load_model("mixtral_8x7b"), load_model("llama3_1_8b")
     experts = layer_bytes(mixtral, parallel, work) - explorer_block_bytes(
         mixtral, parallel, sequence=2048, microbatch=1
     )
     block = 2 * 2048 * (4096 + 4 * 14336) // 8  # Mixtral's attention is that of Llama 3.1 8B
-    assert experts == layer_bytes(dense, parallel, work) - block
+    fused = 2 * 2 * 2048 * (4096 + 14336) // 8  # of two experts a token
+    router = 2048 * (2 * (8 + 3 + 2) + 8 * (2 + 4)) + 4 * 8
+    assert experts == layer_bytes(dense, parallel, work) - block + fused + router // 8
 
 
 @pytest.mark.parametrize("name", ["sequence", "microbatch", "n_microbatches"])

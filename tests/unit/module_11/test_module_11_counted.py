@@ -1,4 +1,4 @@
-"""Products in 16 bits: what autograd keeps under autocast and in fp16 is what `doctor`, `plan` and `sweep` count."""
+"""What autograd keeps is what `doctor`, `plan` and `sweep` count: with products in 16 bits, experts, adapters."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def of_run(words):
         "adapter=lora rank=4 precision=autocast",
         "adapter=qlora rank=4 precision=fp16",
         "adapter=ia3 precision=autocast",
+        "model=tiny_mixtral precision=fp32",
+        "model=tiny_mixtral precision=autocast",
+        "model=tiny_mixtral adapter=lora precision=fp32",
+        "model=tiny_mixtral adapter=lora precision=autocast",
+        "model=tiny_gpt adapter=lora rank=3",
+        "model=tiny_gpt adapter=ia3 precision=autocast",
+        "model=tiny_olmo adapter=lora precision=autocast",
     ],
 )
 def test_autograd_keeps_what_is_counted_to_the_byte(words):
