@@ -6,6 +6,7 @@ kernels do. e is the bytes of one number of the model, D the size of one head, u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,11 +19,16 @@ Recompute = Literal["none", "full"]
 Sharing = Literal["tp", "sequence", "gathered", "nothing"]
 HALF, _FP32, _INT64 = 2, 4, 8  # bytes of a number; HALF is bf16
 _PIECES: dict[str, Piece] = {  # what tensors are inside of that tp ranks divide; all others are attention's
-    **dict.fromkeys(("ffn input", "gate", "silu(gate)", "up", "gated", "gelu(up)"), "ffn"),
-    **dict.fromkeys(("head input", "log-probabilities"), "head"),
+    **dict.fromkeys(("gate", "silu(gate)", "up", "gated", "gelu(up)"), "ffn"),
+    "log-probabilities": "head",
 }
 
-_PIECES_OF: dict[str, Piece] = {"expert": "experts", "shared": "shared_ffn"}  # by their first word
+_PIECES_OF: dict[str, Piece] = {  # by their first word
+    "expert": "experts",
+    **dict.fromkeys(("shared", "shared_ffn"), "shared_ffn"),
+    "ffn": "ffn",
+    "head": "head",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,7 @@ def bytes_on_rank(kept: Iterable[Saved], parallel: ParallelConfig, *, keep_gathe
 def left_whole(kept: Iterable[Saved], whole: Set[Piece]) -> Iterator[Saved]:
     """The same where some blocks are not cut: what ranks would divide inside one, each has all of."""
     for saved in kept:
-        piece = _PIECES_OF.get(saved.name.partition(" ")[0]) or _PIECES.get(saved.name, "attention")
+        piece = _PIECES_OF.get(re.split(r"[ .]", saved.name)[0]) or _PIECES.get(saved.name, "attention")
         inside = piece in whole and saved.shared_by in ("tp", "gathered")
         yield replace(saved, shared_by="nothing") if inside else saved
 

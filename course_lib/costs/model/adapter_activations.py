@@ -97,6 +97,24 @@ def adapted_layer(
     return (*shortened(kept, way.read_by), *way.copies(nf4))
 
 
+def adapter_results(
+    kind: ModelConfig, adapters: Adapters, *, batch: int, sequence: int, itemsize: int
+) -> tuple[Saved, ...]:
+    """What the products with A and B make in one layer; factors are no products."""
+    if adapters.rank is None:
+        return ()
+    found, tokens = [], batch * sequence
+    for weight in adapters.beside(kind):
+        sides: dict[str, tuple[int, Sharing]] = {
+            "A": (adapters.rank, "sequence" if weight.split == _ROW else "nothing"),
+            "B": (weight.shape[0], "sequence" if weight.split == _ROW else "tp"),
+        }
+        for side, (width, shared) in sides.items():
+            numbers = weight.copies * tokens * width
+            found.append(Saved(name=f"{weight.name}.{side}", elements=numbers, itemsize=itemsize, shared_by=shared))
+    return tuple(found)
+
+
 class _Way:
     """The gradient's way back through one layer: where something is trained, and what its input reaches."""
 

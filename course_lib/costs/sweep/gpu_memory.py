@@ -18,10 +18,10 @@ from course_lib.costs.model.activations import (
     layer_activations,
     left_whole,
 )
-from course_lib.costs.model.adapter_activations import adapted_layer, frozen_ends
+from course_lib.costs.model.adapter_activations import adapted_layer, adapter_results, frozen_ends
 from course_lib.costs.model.adapters import Adapters, nf4_saving
 from course_lib.costs.model.autocast import head_under_autocast, under_autocast
-from course_lib.costs.model.checkpointing import Keep, chunked_head_activations, kept_results
+from course_lib.costs.model.checkpointing import chunked_head_activations, kept_results
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.expert_activations import expert_layer_activations
 from course_lib.costs.model.kv_cache import kv_heads_on_rank
@@ -245,8 +245,10 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
         masks = Saved(name="masks", elements=2 * tokens * kind.hidden_size, itemsize=1, shared_by="sequence")
         kept += masks.on_rank(parallel)
     sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.operand}
-    keep: Keep = "matmuls" if kind.n_experts == 1 else "nothing"  # a job with experts keeps no products
-    products = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=keep), how.whole), parallel)
+    results = kept_results(kind, **sizes, keep="matmuls")
+    if how.adapters is not None:
+        results += adapter_results(kind, how.adapters, **sizes)
+    products = bytes_on_rank(left_whole(results, how.whole), parallel)
     return kept + scores - tokens * spared // parallel.tp, bare, scores, products
 
 

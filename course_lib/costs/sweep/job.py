@@ -29,7 +29,6 @@ FORMATS = {  # that one computes in: bytes of a number, and of one that products
     "autocast": (4, 2),
     "fp16": (4, 2),
 }
-NOT_KNOWN_BEFORE = "how many tokens pass an expert is not known before"  # so that nobody counts its products
 CODES_ARE_WHOLE = "64 weights in a row share a scale, and tp cuts rows"
 _CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
@@ -79,9 +78,6 @@ class Job:
             if (value := getattr(self, name)) not in known:
                 way_out = f"choose one of {', '.join(known)}"
                 raise ValueError(four_parts("Job", f"{name}={value!r}", "not a known way", way_out))
-        if self.recompute == "selective" and self.model.n_experts > 1:
-            values, rule = f"recompute=selective with {self.model.n_experts} experts", NOT_KNOWN_BEFORE
-            raise ValueError(four_parts("Job", values, rule, "choose recompute=layers"))
         if self.nf4 and (self.adapters is None or self.parallel.tp > 1):
             values = f"nf4 with tp={self.parallel.tp}" if self.adapters else "nf4 without adapters"
             rule = CODES_ARE_WHOLE if self.adapters else "nobody trains codes"

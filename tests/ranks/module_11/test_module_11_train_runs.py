@@ -28,6 +28,7 @@ SAVERS = {
     "naive": ["attention=naive"],
     "tiles": ["attention=tiles"],
     "adamw8bit": ["optimizer=adamw8bit"],
+    "selective": ["recompute=selective"],
 }
 WITHIN = {"adamw8bit": 1e-7}  # which computes in fp32, whatever the weights are in; all others: 1e-11
 LAYOUTS = {
@@ -43,6 +44,7 @@ LAYOUTS = {
     "tiles": [["dp=2", "tp=2", "recompute=layers"]],
     "naive": [["tp=2", "engine=torch"]],
     "adamw8bit": [["dp=2", "cp=2"]],
+    "selective": [["dp=2", "ep=2", "zero_stage=3", "model=tiny_mixtral"]],
 }
 EACH = [(saver, layout) for saver, layouts in LAYOUTS.items() for layout in layouts]
 

@@ -56,14 +56,35 @@ def test_autograd_keeps_what_is_counted_to_the_byte(words):
     assert saved_bytes(model, forward) == counted.activations + counted.head + DIVISOR
 
 
-@pytest.mark.parametrize("way", ["layers", "selective", "groups:2"])
-def test_layers_that_compute_again_keep_long_inputs_and_short_products(way):
-    _, forward, job = of_run(f"precision=autocast recompute={way}")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "precision=autocast recompute=layers",
+        "precision=autocast recompute=groups:2",
+        "precision=autocast recompute=selective",
+        "model=tiny_mixtral recompute=selective",
+        "model=tiny_mixtral recompute=selective precision=autocast",
+        "model=tiny_olmo recompute=selective adapter=lora",
+        "recompute=selective adapter=qlora precision=fp16",
+    ],
+)
+def test_layers_that_compute_again_keep_inputs_and_results_of_products(words):
+    """Of experts, too: which of them a token passes is not known before, but how many."""
+    _, forward, job = of_run(words)
     pieces = stage_pieces(job, job.parallel, 0)
-    products = pieces.products if way == "selective" else 0
-    angles, given = 4 * 32 * job.model.head_size // 2, 2 * 8 * 4 * 32
-    assert allocated_bytes(forward) + given == pieces.inputs + products + pieces.head + angles + DIVISOR + LOSS
-    assert products == (2 * job.model.n_layers * 4 * 32 * (4 * 64 + 2 * 176) if way == "selective" else 0)
+    products = pieces.products if "selective" in words else 0
+    angles, given = 4 * 32 * job.model.head_size // 2, 8 * 4 * 32 * (1 + (job.adapters is None))
+    numbers = 8 * 14 * (job.adapters is not None)  # the factor of each LoRA
+    numbers += 2 * (8 + 4) * (job.model.n_experts > 1)  # how uneven each layer's load is, and what that is times
+    kept = pieces.inputs + products + pieces.head + angles
+    assert allocated_bytes(forward) + given == kept + DIVISOR + LOSS + numbers
+
+
+def test_results_of_products_are_as_wide_as_these():
+    _, _, job = of_run("precision=autocast recompute=selective")
+    assert stage_pieces(job, job.parallel, 0).products == 2 * job.model.n_layers * 4 * 32 * (
+        64 + 32 + 32 + 64 + 176 + 176 + 64
+    )
 
 
 def test_every_micro_batch_under_way_has_copies_of_all_matrices():

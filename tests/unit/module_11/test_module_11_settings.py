@@ -88,7 +88,6 @@ def test_what_train_refuses(given, said):
             "recompute=[groups:2,layers]; a plan has groups of one size; ask for one size",
         ),
         ("model=llama3_1_8b adapter=qlora tp=[1,2]", "adapter=qlora with tp=[1,2]; 64 weights in a row share a scale,"),
-        ("model=mixtral_8x7b recompute=selective", "recompute=selective with 8 experts; how many tokens pass an exp"),
     ],
 )
 def test_what_plan_refuses(given, said):
