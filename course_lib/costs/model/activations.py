@@ -15,7 +15,7 @@ from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import Piece
 from course_lib.errors import four_parts
 
-Recompute = Literal["none", "full"]
+Recompute = Literal["none", "layers"]
 Sharing = Literal["tp", "sequence", "gathered", "nothing"]
 HALF, _FP32, _INT64 = 2, 4, 8  # bytes of a number; HALF is bf16
 _PIECES: dict[str, Piece] = {  # what tensors are inside of that tp ranks divide; all others are attention's
@@ -208,15 +208,15 @@ def activation_bytes(
 ) -> int:
     """What a whole decoder keeps when forward and loss are done.
 
-    Under full recompute a layer keeps its input, and all layers share one tensor of rotary angles in fp32.
+    Where layers compute again each keeps its input, and all layers share one tensor of rotary angles in fp32.
     Raises: ValueError for a size below 1, or layers of another shape that keep more than their input.
     """
-    if recompute == "full":
+    if recompute == "layers":
         layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
     else:
         layer = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
     head = head_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
-    shared = _FP32 * sequence * config.head_size // 2 if recompute == "full" and config.positions == "rotary" else 0
+    shared = _FP32 * sequence * config.head_size // 2 if recompute == "layers" and config.positions == "rotary" else 0
     return sum(saved.nbytes for saved in (*layer * config.n_layers, *head)) + shared
 
 

@@ -51,7 +51,7 @@ def adapter_activations(
     """
     sizes: dict[str, Any] = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
     ends = frozen_ends(head_activations(config, **sizes, fused_norms=fused_norms))
-    if recompute == "full":
+    if recompute == "layers":
         turned = config.head_size // 2 * (config.positions == "rotary")
         angles = Saved(name="angles", elements=sequence * turned, itemsize=_FP32, shared_by="nothing")
         layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)

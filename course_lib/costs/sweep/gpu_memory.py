@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import get_args
 
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece
@@ -53,9 +54,9 @@ class Work:
             if getattr(self, name) < 1:
                 values, rule = f"{name}={getattr(self, name)}", f"{name} is positive"
                 raise ValueError(four_parts("Work", values, rule, f"give {name} >= 1"))
-        if self.recompute not in ("none", "full"):
+        if self.recompute not in get_args(Recompute):
             values, rule = f"recompute={self.recompute!r}", "not a known way"
-            raise ValueError(four_parts("Work", values, rule, "choose 'none' or 'full'"))
+            raise ValueError(four_parts("Work", values, rule, f"choose from {', '.join(get_args(Recompute))}"))
 
     @property
     def operand(self) -> int:
@@ -107,7 +108,7 @@ def tensor_memory(
         microbatch=work.microbatch,
         itemsize=work.itemsize,
         products=work.products,
-        recompute="none" if work.recompute == "none" else "layers",
+        recompute=work.recompute,
         fused_norms=work.fused_norms,
         keep_gathered=work.keep_gathered,
         convention=convention,
@@ -227,7 +228,7 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
             nf4=how.nf4,
         )
         kept = bytes_on_rank(left_whole(beside, how.whole), parallel, keep_gathered=work.keep_gathered)
-    bare = layer_bytes(kind, parallel, work, recompute="full", whole=how.whole)
+    bare = layer_bytes(kind, parallel, work, recompute="layers", whole=how.whole)
     tokens = work.microbatch * (work.sequence // parallel.cp)
     tp = parallel.tp if "attention" not in how.whole else 1
     twice = 2 * work.operand + 1  # of one score: before and after dropout, and a mask
@@ -295,7 +296,7 @@ def layer_bytes(
 ) -> int:
     """Bytes that one layer keeps of one microbatch on one GPU, before what its software spares."""
     sequence = work.sequence // parallel.cp
-    if recompute == "full":
+    if recompute == "layers":
         kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=work.itemsize)
         return bytes_on_rank(kept, parallel)
     sizes = {"batch": work.microbatch, "sequence": sequence, "itemsize": work.itemsize}

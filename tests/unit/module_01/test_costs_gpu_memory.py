@@ -84,7 +84,7 @@ def test_stages_hold_what_is_in_flight():
 
 
 def test_recompute_keeps_the_inputs_and_one_layer():
-    kept, again = (Work(sequence=512, microbatch=2, recompute=way) for way in ("none", "full"))
+    kept, again = (Work(sequence=512, microbatch=2, recompute=way) for way in ("none", "layers"))
     memory = tensor_memory(LLAMA_3_1_8B, ParallelConfig(), again, FP32)
     inputs = 31 * 2 * 512 * 4096 * 2  # that of the layer which is redone is its first norm's
     assert memory.activations == inputs + layer_bytes(LLAMA_3_1_8B, ParallelConfig(), kept)
@@ -124,7 +124,7 @@ def test_work_is_positive(name):
 
 
 def test_an_unknown_way_to_recompute_is_refused():
-    with pytest.raises(ValueError, match=r"^Work: recompute='some'; not a known way; choose 'none' or 'full'$"):
+    with pytest.raises(ValueError, match=r"^Work: recompute='some'; not a known way; choose from none, layers$"):
         Work(sequence=1, microbatch=1, recompute="some")
 
 
