@@ -66,9 +66,12 @@ def adapter_activations(
     return (*found, *ends)
 
 
-def frozen_ends(kept: Iterable[Saved]) -> tuple[Saved, ...]:
-    """Of what a model keeps at its ends: embedding and head are frozen, so that nobody reads again what they read."""
-    frozen = ("tokens", "positions", "head input")
+def frozen_ends(kept: Iterable[Saved], *, pieces: int = 1) -> tuple[Saved, ...]:
+    """Of what a model keeps at its ends: embedding and head are frozen, so that nobody reads again what they read.
+
+    But a loss in pieces makes its logits once more, from what the head has read.
+    """
+    frozen = ("tokens", "positions", *(("head input",) if pieces == 1 else ()))
     return tuple(_without_weights(saved for saved in kept if saved.name not in frozen))
 
 

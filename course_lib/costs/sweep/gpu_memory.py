@@ -279,7 +279,7 @@ def _head(model: ModelConfig, parallel: ParallelConfig, how: _How, logit_bytes: 
     sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
     found = chunked_head_activations(model, **sizes, pieces=how.loss_pieces, fused_norms=work.fused_norms)
     if how.adapters is not None:
-        found = frozen_ends(found)
+        found = frozen_ends(found, pieces=how.loss_pieces)
     if work.products is not None:
         found = head_under_autocast(found, model)
     kept = [replace(x, itemsize=logit_bytes) if x.name == "log-probabilities" else x for x in found]

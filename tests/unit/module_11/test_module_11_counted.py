@@ -12,9 +12,12 @@ from course_lib.cli.doctor import asked_of
 from course_lib.cli.plan_config import read_plan
 from course_lib.cli.sweep_config import read_sweep
 from course_lib.cli.train_config import read_train
+from course_lib.config import load_model
+from course_lib.costs.model.adapters import Adapters
 from course_lib.costs.sweep.explore import explore
 from course_lib.costs.sweep.gpu_memory import gpu_memory, stage_pieces
 from course_lib.gauges.allocated import allocated_bytes, saved_bytes
+from course_lib.gauges.savers_on_gpu import recorded
 from course_lib.planner.policy_search import search
 from course_lib.units import GiB
 
@@ -130,3 +133,25 @@ def test_plan_and_sweep_count_what_doctor_counts(word):
     assert row.total_memory_gb * GiB == pytest.approx(wanted, rel=1e-12)
     plan = read_plan([*shared, "cluster=dgx_h100", "batch=8", "micro_batch=1", "zero_stage=1", "schedule=1f1b"])
     assert float(search(plan.job, plan.space).memory_bytes[0]) == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("adapter", ["", "adapter=lora"])
+def test_a_loss_in_pieces_keeps_what_the_head_reads_be_it_frozen_or_not(adapter):
+    """And after forward no logits; what is counted of these is one piece, which backward makes."""
+    model, forward, job = of_run(f"loss_chunks=4 {adapter}")
+    counted, piece = gpu_memory(job), 4 * 4 * 32 * 256 // 4
+    assert abs(saved_bytes(model, forward) - (counted.activations + counted.head - piece)) <= 16  # a few numbers
+
+
+def test_a_gpu_s_bills_of_lora_have_the_copies_of_a_and_b():
+    """They ran under autocast, beside weights that are short already; a recipe's bill leaves these copies out.
+
+    And it counts what a frozen head reads, which nobody keeps.
+    """
+    rows = [one for one in recorded() if one.recipe == "LoRA"]
+    models = [load_model(one.model) for one in rows]
+    copies = [2 * Adapters(rank=16).parameters(model) for model in models]
+    head_inputs = [(2 * model.hidden_size + 8) * one.sequence for one, model in zip(rows, models, strict=True)]
+    due = [one.formula + a - b for one, a, b in zip(rows, copies, head_inputs, strict=True)]
+    assert [one.found.loss for one in rows] == pytest.approx(due, rel=1e-5) and len(rows) == 3
+    assert max(abs(one.off) for one in rows) > 0.002
