@@ -43,7 +43,7 @@ def share(sequence, way):
 def test_lora_takes_the_share_that_a_gpu_took(recipe):
     """A third of the products with weights is saved, and what lies beside them takes it back."""
     measured = {n: MEASURED[n, f"LoRA{recipe}"] / MEASURED[n, f"all weights{recipe}"] for n in (2048, 8192)}
-    assert share(8192, WAYS[recipe]) == pytest.approx(measured[8192], rel=0.01)
+    assert share(8192, WAYS[recipe]) == pytest.approx(measured[8192], rel=0.02)
     assert measured[2048] > 2 * share(2048, WAYS[recipe])  # which a plan says: each small kernel waits for its launch
 
 
@@ -53,8 +53,8 @@ def test_what_is_frozen_is_neither_updated_nor_averaged_and_has_no_gradient():
     assert lora.optimizer / full.optimizer == pytest.approx(LORA.parameters(MODEL) / 1_498_482_688, rel=0.01)
     assert lora.dp < full.dp / 50 and factors.dp < lora.dp
     assert factors.matmul == pytest.approx(2 / 3 * full.matmul, rel=1e-12) and factors.pointwise == full.pointwise
-    short = policy(16, dp=8, zero_stage=3, shards=8)  # so that nothing hides behind work
-    all_of_it, gathers = (step_times(MODEL, rates, short, one).dp for one in (None, LORA))
+    shared, bare = policy(dp=8, zero_stage=3, shards=8), replace(rates, dp_exposed=1.0)  # so that nothing hides it
+    all_of_it, gathers = (step_times(MODEL, bare, shared, one).dp for one in (None, LORA))
     assert gathers / all_of_it == pytest.approx(4 / 6, rel=0.05)  # of bf16 weights twice, without gradients in bf16
 
 
