@@ -17,7 +17,6 @@ from course_lib.cli.doctor_text import look_at_text
 from course_lib.cli.doctor_whole import whole_pieces
 from course_lib.cli.train_config import KEYS, TrainRun, read_train
 from course_lib.config.parallel import CUT_IN_ALL, Piece
-from course_lib.costs.model.activations import is_llama
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.advice import Asked, indivisible, replicated, uneven, ways_to_fit
@@ -73,8 +72,6 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
         return [*lines, *problems, "it would not run, whatever the memory"], False
     lines += [f"divides unevenly: {fact}" for fact in uneven(asked)]
     lines += [f"stays replicated: {fact}" for fact in (*replicated(asked), *(reasons if run.parallel.tp > 1 else ()))]
-    if run.values["adapter"] is not None and not is_llama(run.model):
-        return [*lines, "not counted: the maps are those of a Llama, and this model has others", "it would run"], True
     memory, room = gpu_memory(asked.counted), device.usable_bytes
     lines += [_memory(run, memory, device), _assumed(run, asked.counted, device), _usual(asked.counted)]
     ways = ways_to_fit(asked, room, lambda flags: _is_taken(run, flags, whole, room)) if memory.total > room else []
@@ -128,6 +125,7 @@ def asked_of(run: TrainRun, whole: Set[Piece] = CUT_IN_ALL) -> Asked:
         optimizer=run.config.optimizer,
         offload="all" if run.values["offload"] is not None else "none",
         itemsize=getattr(torch, run.precision.gathered or run.precision.lasting).itemsize,
+        products=getattr(torch, run.precision.products).itemsize if run.precision.products else None,
         fused_norms=run.folder is None,  # those of transformers are written in Python
         keep_gathered=run.sequence_parallel == "keep",
         whole=whole,
@@ -148,7 +146,8 @@ def _states(run: TrainRun) -> Convention:
     """The trainer keeps all in the model's own format."""
     one = run.precision
     itemsize, lasting = one.itemsize, one.lasting
-    assumes = f"{lasting}, computed in {one.gathered}" if one.gathered else f"{lasting} throughout"
+    how = f"computed in {one.gathered}" if one.gathered else one.products and f"products in {one.products}"
+    assumes = f"{lasting}, {how}" if how else f"{lasting} throughout"
     return Convention(
         name=lasting,
         weights=itemsize,
@@ -194,8 +193,6 @@ def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     strategy = run.values["strategy"]
     as_if = f", as if strategy=FULL_SHARD and not {strategy}" if strategy not in (None, "FULL_SHARD") else ""
-    if run.precision.products:  # operands are half as large, but lie there several times, and the weights once more
-        as_if += f", as if products read {run.precision.lasting}"
     room = f"{device.name} offers {format_bytes(device.usable_bytes)}"
     return f"memory by formula{as_if}: {format_bytes(memory.total)} ({named}); {room}"
 

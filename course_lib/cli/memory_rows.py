@@ -48,7 +48,7 @@ def _memory_rows(world_size: int, text: bytes) -> Iterator[Row]:
     for stage in range(4):
         yield _zero_row(run, stage, alone, world_size)
     yield _activation_row(batches, "none", world_size)
-    yield _activation_row(batches, "full", world_size)
+    yield _activation_row(batches, "layers", world_size)
 
 
 def _zero_row(run: ZeroRun, stage: int, alone: Tensor, world_size: int) -> Row:
@@ -109,7 +109,7 @@ def _activation_row(batches: Batches, recompute: Recompute, world_size: int) -> 
 def _run_activations(batches: Batches, recompute: Recompute) -> tuple[int, Tensor, float]:
     """On a rank: (bytes saved, gradients, seconds)."""
     model = _new_model()
-    if recompute == "full":
+    if recompute == "layers":
         checkpoint_layers(model.layers)
     inputs, targets = batches.shard(0, dist.get_rank(), dist.get_world_size())
     batch = inputs.clone(), targets.clone()  # not a view, which keeps the other ranks' sequences too

@@ -18,7 +18,6 @@ from course_lib.cli.plan_settings import AXES, PLAN, SEQUENCE, TOKENS
 from course_lib.cli.recompute_words import read_recompute
 from course_lib.config import ModelConfig
 from course_lib.costs.sweep.assumptions import job_fields
-from course_lib.costs.sweep.job import NOT_KNOWN_BEFORE
 from course_lib.hardware import parse_cluster
 from course_lib.planner.space import Job, Space
 from course_lib.sim.policies import RECOMPUTE
@@ -76,7 +75,7 @@ def _checked(values: dict[str, Any], model: ModelConfig, given: frozenset[str]) 
         refuse(COMMAND, f"retime={values['retime']}", "it is a number of policies", "give retime >= 0")
     check_codes(COMMAND, values, given)
     axes: dict[str, Any] = {axis: _axis(values[axis]) for axis in settings.names([AXES])}
-    axes["recompute"], group = _recompute(axes["recompute"], model.n_experts)
+    axes["recompute"], group = _recompute(axes["recompute"])
     job = Job(
         model=model,
         cluster=cluster,
@@ -100,16 +99,13 @@ def _axis(value: Any) -> tuple[Any, ...] | None:
     return value if value is None else tuple(value) if isinstance(value, list) else (value,)
 
 
-def _recompute(words: tuple[Any, ...], n_experts: int) -> tuple[tuple[str, ...], int]:
+def _recompute(words: tuple[Any, ...]) -> tuple[tuple[str, ...], int]:
     """What layers may compute twice, and how many of them keep one input together where they do."""
     found = [read_recompute(COMMAND, word, RECOMPUTE) for word in words]
     groups = {group for way, group in found if way == "layers"} or {1}
     if len(groups) > 1:
         given = f"recompute=[{','.join(map(str, words))}]"
         refuse(COMMAND, given, "a plan has groups of one size", "ask for one size after the other")
-    if n_experts > 1 and ("selective", 1) in found:
-        given = f"recompute=selective with {n_experts} experts"
-        refuse(COMMAND, given, NOT_KNOWN_BEFORE, "choose recompute=layers")
     return tuple(way for way, _ in found), groups.pop()
 
 

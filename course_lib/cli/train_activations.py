@@ -11,8 +11,6 @@ from torch import nn
 from course_lib.cli.compose import refuse
 from course_lib.cli.recompute_words import read_recompute
 from course_lib.cli.train_precision import Precision, autocasting
-from course_lib.config import ModelConfig
-from course_lib.costs.sweep.job import NOT_KNOWN_BEFORE
 from course_lib.models.decoder import Decoder
 from course_lib.models.registered import check_attention, mix_by
 from course_lib.parallel.tensors.roles import causal_model
@@ -25,8 +23,8 @@ COMMAND = "train"
 _ATTENTION = {"naive": attention_with_scores, "tiles": tiled_attention}  # else PyTorch's own kernels
 
 
-def check(values: Mapping[str, Any], model: ModelConfig, folder: Path | None) -> None:
-    """Refuse what does not fit the engine, the model, or the rest of these settings.
+def check(values: Mapping[str, Any], folder: Path | None) -> None:
+    """Refuse what does not fit the engine, the folder, or the rest of these settings.
 
     Raises: ValueError.
     """
@@ -34,9 +32,6 @@ def check(values: Mapping[str, Any], model: ModelConfig, folder: Path | None) ->
     if recompute not in ("none", "layers") and values["engine"] == "torch":
         rule, way_out = "PyTorch's engine computes each layer again here", "choose engine=own, or recompute=layers"
         refuse(COMMAND, f"engine=torch with recompute={recompute}", rule, way_out)
-    if recompute == "selective" and model.n_experts > 1:
-        given = f"recompute=selective with {model.n_experts} experts"
-        refuse(COMMAND, given, NOT_KNOWN_BEFORE, "choose recompute=layers")
     if values["attention"] != "sdpa" and values["cp"] > 1:
         rule, way_out = "context= says how ranks attend to each other's keys", "leave attention out, or choose cp=1"
         refuse(COMMAND, f"attention={values['attention']} with cp={values['cp']}", rule, way_out)

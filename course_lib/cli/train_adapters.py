@@ -12,6 +12,8 @@ from course_lib.cli.settings import said
 from course_lib.cli.train_settings import ADAPTERS
 from course_lib.costs.model.adapters import Adapters
 from course_lib.costs.sweep.job import CODES_ARE_WHOLE
+from course_lib.models.linear_maps import TransposedMap, is_linear_map
+from course_lib.models.made import piece_of
 from course_lib.parallel.sharding.wrapping import blocks_of
 from course_lib.savers.ia3 import add_ia3
 from course_lib.savers.lora import add_lora
@@ -21,7 +23,6 @@ from course_lib.training.setup import Technique
 from course_lib.units import format_count
 
 COMMAND = "train"
-_ROUTERS = ("router", "gate")  # of experts: they choose, and are no map of features
 
 
 def complete(values: dict[str, Any]) -> None:
@@ -74,8 +75,8 @@ def with_adapters(model: nn.Module, values: Mapping[str, Any]) -> nn.Module:
         return model
     maps = _maps_of(model)
     if adapter == "ia3":
-        outputs = [name for name in maps if name.endswith(("k_proj", "v_proj"))]
-        inputs = [name for name in maps if name.endswith("down_proj")]
+        outputs = [name for name in maps if name.rpartition(".")[2] in ("k_proj", "v_proj")]
+        inputs = [name for name in maps if name.rpartition(".")[2] == "down_proj"]
         if not outputs:
             rule, way_out = "factors stand at keys and values, as k_proj and v_proj", "choose adapter=lora"
             refuse(COMMAND, f"adapter=ia3 for {_kind(model)}", rule, way_out)
@@ -84,6 +85,9 @@ def with_adapters(model: nn.Module, values: Mapping[str, Any]) -> nn.Module:
         rule, way_out = "its layers have no linear map that an adapter could stand beside", "leave adapter out"
         refuse(COMMAND, f"adapter={adapter} for {_kind(model)}", rule, way_out)
     if adapter == "qlora":
+        if any(isinstance(model.get_submodule(name), TransposedMap) for name in maps):
+            rule = "its matrices lie transposed, and codes are those of a plain map's rows"
+            refuse(COMMAND, f"adapter=qlora for {_kind(model)}", rule, "choose adapter=lora")
         quantise(model, maps)
     return add_lora(model, values["rank"], targets=maps)
 
@@ -94,7 +98,7 @@ def _maps_of(model: nn.Module) -> list[str]:
         f"{block}.{name}"
         for block in blocks_of(model)
         for name, module in model.get_submodule(block).named_modules()
-        if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in _ROUTERS
+        if is_linear_map(module) and piece_of(f"{name}.weight", tuple(module.weight.shape)) != "router"
     ]
 
 

@@ -116,7 +116,7 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     model.check_sequence(values["sequence"])
     train_experts.check(values, model, folder)
     recompute, group = read_recompute(COMMAND, values["recompute"])
-    train_activations.check(values, model, folder)
+    train_activations.check(values, folder)
     return TrainRun(
         model=model,
         folder=folder,

@@ -13,6 +13,7 @@ Positions = Literal["rotary", "learned"]
 Norm = Literal["rms", "layer", "layer_unweighted"]
 Bias = Literal["qkv", "attention_output", "ffn", "head"]
 QKNorm = Literal["none", "head", "full"]
+Joined = Literal["qkv", "gate_up"]
 
 _SIZES = (
     "hidden_size",
@@ -65,6 +66,7 @@ class MadeWeight(NamedTuple):
     split: int | None = None
     heads: int | None = None
     copies: int = 1
+    is_map: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +122,7 @@ class ModelConfig:
     latent: LatentAttention | None = None  # in place of heads of keys and values; then n_kv_heads = n_heads
     window: int | None = None  # so many tokens a token sees in some layers, itself the last of them; None: all before
     windowed_layers: int = 0  # how many
+    joined: tuple[Joined, ...] = ()  # linear maps that read the same and lie in one matrix
     made: Made | None = None  # its tensors, where they were read from a model and not from this shape
     uncomputed: tuple[str, ...] = ()  # settings that change no count, and that our decoder does not have
 
@@ -144,6 +147,8 @@ class ModelConfig:
         self._require_choice("norm", self.norm, get_args(Norm))
         for bias in self.biases:
             self._require_choice("biases", bias, get_args(Bias))
+        for joined in self.joined:
+            self._require_choice("joined", joined, get_args(Joined))
         self._require_choice("qk_norm", self.qk_norm, get_args(QKNorm))
         self._require_table_length()
         self._require_enough_experts()

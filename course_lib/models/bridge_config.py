@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from course_lib.config import ModelConfig
@@ -84,7 +85,7 @@ def computed_config(theirs: Any) -> ModelConfig:
         rule = "the bridge knows Llama, OLMo and GPT-2"
         way_out = f"give a model of type {', '.join(get_args(Family))}"
         raise ValueError(four_parts("bridge", f"model_type={theirs.model_type!r}", rule, way_out))
-    config = config_of(theirs)
+    config = replace(config_of(theirs), joined=())  # our decoder has them side by side
     if config.uncomputed:
         values = f"{theirs.model_type} with {', '.join(config.uncomputed)}"
         raise ValueError(four_parts("bridge", values, "our decoder computes without that", "choose another model"))

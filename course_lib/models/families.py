@@ -156,6 +156,10 @@ def _experts(theirs: Any, many: str) -> dict[str, Any]:
     return {"n_experts": n_experts, "experts_per_token": theirs.num_experts_per_tok}
 
 
+def _phi3(theirs: Any) -> dict[str, Any]:
+    return {**_llama(theirs), "joined": ("qkv", "gate_up")}
+
+
 def _gemma2(theirs: Any) -> dict[str, Any]:
     _require(theirs, hidden_activation="gelu_pytorch_tanh")  # gated all the same
     return {**_decoder(theirs), "biases": _attention_biases(theirs), "norms_per_layer": 4}
@@ -215,6 +219,7 @@ def _gpt2(theirs: Any) -> dict[str, Any]:
         "norm": "layer",
         "biases": GPT2_BIASES,
         "norm_eps": theirs.layer_norm_epsilon,
+        "joined": ("qkv",),
     }
 
 
@@ -225,7 +230,7 @@ _FAMILIES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "gemma2": _gemma2,
-    "phi3": _llama,
+    "phi3": _phi3,
     "olmo": _olmo,
     "olmo2": _olmo2,
     "olmoe": _olmoe,

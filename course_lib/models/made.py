@@ -19,6 +19,7 @@ from course_lib.config import ModelConfig
 from course_lib.config.model import LatentAttention, Made, MadeLayers, MadeWeight
 from course_lib.errors import four_parts
 from course_lib.models.families import window_of
+from course_lib.models.linear_maps import is_linear_map
 
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -126,6 +127,7 @@ class _Reading:
     def _layer(self, block: nn.Module) -> Iterator[MadeWeight]:
         """Its own parameters; experts of a list are copies of one."""
         convolutions = {id(p) for m in block.modules() if isinstance(m, nn.Conv1d) for p in m.parameters()}
+        linear = {id(p) for m in block.modules() if is_linear_map(m) for p in m.parameters(recurse=False)}
         found = dict[MadeWeight, int]()
         for name, parameter in block.named_parameters():
             if id(parameter) in self.seen:
@@ -133,6 +135,7 @@ class _Reading:
             self.seen.add(id(parameter))
             plain = re.sub(r"experts\.\d+\.", "experts.", name)
             one = self._weight(plain, tuple(parameter.shape), id(parameter) in convolutions)
+            one = one._replace(is_map=id(parameter) in linear)
             found[one] = found.get(one, 0) + 1
         for one, count in found.items():
             yield one._replace(copies=one.copies * count)

@@ -90,6 +90,7 @@ class MixtureOfExperts(nn.Module):
         self._note(probabilities.view(B, S, -1), chosen.view(B, S, -1))
         routed = self.routed(weights, chosen, S)
         made = self.experts(rows[routed.tokens], routed.counts) * routed.weights[:, None]
+        made = made.to(rows.dtype)  # which autocast has left short; sums are exact
         mixed = torch.zeros_like(rows).index_add(0, routed.tokens, made).view_as(x)
         return mixed if self.shared is None else mixed + self.shared(x)
 

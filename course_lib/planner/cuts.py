@@ -27,9 +27,8 @@ def context_ways_s(job: Job, one: Ranked) -> dict[str, float]:
     Ulysses gives every rank heads of its own, so it needs as many on each tp rank as there are cp ranks.
     """
     policies = Policies(**{**one.policy, "context": np.arange(len(CONTEXTS))})
-    times = step_times(
-        job.model, rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms), policies
-    )
+    rates = rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms)
+    times = step_times(job.model, rates, policies, job.adapters)
     found = dict(zip(CONTEXTS, np.asarray(times.cp).tolist(), strict=True))
     if job.model.n_heads / one.policy["tp"] < one.policy["cp"]:
         del found["ulysses"]

@@ -96,7 +96,7 @@ def search(job: Job, space: Space | None = None) -> Found:
     rejected["memory"] = int(np.count_nonzero(~fits))
     nearest = None if fits.any() else _nearest(grid, legal, memory)
     kept = legal.take(fits)
-    step_s = np.zeros(0) if nearest else np.asarray(step_times(job.model, rates, kept).total)
+    step_s = np.zeros(0) if nearest else np.asarray(step_times(job.model, rates, kept, job.adapters).total)
     order = np.argsort(step_s, kind="stable")
     return Found(
         job=job,

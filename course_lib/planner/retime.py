@@ -59,7 +59,9 @@ def retimed(found: Found, indices: Sequence[int] | None = None) -> Recheck:
             index=index,
             name=policy_name(found.policies, index),
             closed_s=float(found.step_s[index]),
-            exact_s=exact_step(job.model, job.cluster, found.policies, index, software=job.software).step_s,
+            exact_s=exact_step(
+                job.model, job.cluster, found.policies, index, software=job.software, adapters=job.adapters
+            ).step_s,
         )
         for index in chosen
     ]

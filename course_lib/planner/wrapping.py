@@ -131,5 +131,6 @@ def _compute_s(job: Job) -> float:
         sequence=job.sequence,
         recompute=RECOMPUTE.index(job.recompute),
     )
-    times = step_times(job.model, rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms), policy)
+    rates = rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms)
+    times = step_times(job.model, rates, policy, job.adapters)
     return float(np.asarray(times.total).item())

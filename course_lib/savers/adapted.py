@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import nn
 
 from course_lib.savers.ia3 import IA3Linear
@@ -12,7 +14,7 @@ Adapted = LoRALinear | IA3Linear
 
 def map_inside(module: nn.Module) -> nn.Module:
     """The map that an adapter stands beside; any other module itself."""
-    return module.base if isinstance(module, Adapted) else module
+    return cast(nn.Module, module.base) if isinstance(module, Adapted) else module
 
 
 def merge_adapters(model: nn.Module) -> nn.Module:

@@ -1,18 +1,27 @@
-"""What an adapter stands beside: a linear map that is not trained, plain or in codes."""
+"""What an adapter stands beside: a linear map that is not trained, plain, transposed or in codes."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from course_lib.models.linear_maps import TransposedMap
 from course_lib.savers.quantised_linear import NF4Linear
 
-FrozenMap = nn.Linear | NF4Linear
+FrozenMap = nn.Linear | NF4Linear | TransposedMap
+MAPS = (nn.Linear, NF4Linear, TransposedMap)
+
+
+def sizes_of(base: FrozenMap) -> tuple[int, int]:
+    """Features that come out, and that go in."""
+    return (base.nf, base.nx) if isinstance(base, TransposedMap) else (base.out_features, base.in_features)
 
 
 def weight_of(base: FrozenMap) -> Tensor:
     """The matrix that it multiplies by. Shapes: -> (out, in)."""
-    return base.dense() if isinstance(base, NF4Linear) else base.weight
+    if isinstance(base, NF4Linear):
+        return base.dense()
+    return base.weight.T if isinstance(base, TransposedMap) else base.weight
 
 
 def dtype_beside(base: FrozenMap) -> torch.dtype:

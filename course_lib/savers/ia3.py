@@ -14,8 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from course_lib.savers.frozen_map import FrozenMap, device_of, dtype_beside, plain_map, weight_of
-from course_lib.savers.quantised_linear import NF4Linear
+from course_lib.savers.frozen_map import MAPS, FrozenMap, device_of, dtype_beside, plain_map, sizes_of, weight_of
 from course_lib.savers.targets import replace_linears
 
 _OUTPUTS = ("layers.*.attention.k_proj", "layers.*.attention.v_proj")
@@ -28,7 +27,7 @@ class IA3Linear(nn.Module):
     def __init__(self, base: FrozenMap, *, on_input: bool) -> None:
         super().__init__()
         self.base, self.on_input = base, on_input
-        features = base.in_features if on_input else base.out_features
+        features = sizes_of(base)[on_input]
         self.factors = nn.Parameter(torch.ones(features, dtype=dtype_beside(base), device=device_of(base)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,5 +55,5 @@ def add_ia3(model: nn.Module, outputs: Sequence[str] = _OUTPUTS, inputs: Sequenc
     model.requires_grad_(False)
     for targets, on_input in ((outputs, False), (inputs, True)):
         make = partial(IA3Linear, on_input=on_input)
-        replace_linears("add_ia3", model, targets, (nn.Linear, NF4Linear), make)
+        replace_linears("add_ia3", model, targets, MAPS, make)
     return model

@@ -19,8 +19,8 @@ Keep = Literal["nothing", "matmuls", "attention"]
 _aten = torch.ops.aten
 OPERATORS: Mapping[Keep, Set[Any]] = {
     "nothing": frozenset(),
-    # Products with weights; of the others, scores times values, the results are what a layer must not keep.
-    "matmuls": frozenset({_aten.mm.default, _aten.addmm.default}),
+    # Products with weights, by experts too; of the others, scores times values, a layer must not keep the results.
+    "matmuls": frozenset({_aten.mm.default, _aten.addmm.default, _aten._grouped_mm.default}),
     "attention": frozenset(  # as PyTorch's own kernels compute it: without scores, on a CPU or a GPU
         {
             _aten._scaled_dot_product_flash_attention_for_cpu.default,

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.errors import four_parts
-from course_lib.savers.frozen_map import FrozenMap, device_of, dtype_beside, plain_map, weight_of
-from course_lib.savers.quantised_linear import NF4Linear
+from course_lib.savers.frozen_map import MAPS, FrozenMap, device_of, dtype_beside, plain_map, sizes_of, weight_of
 from course_lib.savers.targets import ALL, replace_linears
 
 Scaling = Literal["rank", "root"]  # alpha/r, alpha/sqrt(r)
@@ -42,8 +41,9 @@ class LoRALinear(nn.Module):
         super().__init__()
         self.base, self.scale = base, scale
         dtype, device = dtype_beside(base), device_of(base)
-        self.A = nn.Parameter(torch.empty(rank, base.in_features, dtype=dtype, device=device))
-        self.B = nn.Parameter(torch.zeros(base.out_features, rank, dtype=dtype, device=device))
+        outputs, inputs = sizes_of(base)
+        self.A = nn.Parameter(torch.empty(rank, inputs, dtype=dtype, device=device))
+        self.B = nn.Parameter(torch.zeros(outputs, rank, dtype=dtype, device=device))
         begin_a(self.A)
         self.crossing: Callable[[Tensor], Tensor] = lambda low: low  # for who cuts the map
 
@@ -83,5 +83,5 @@ def add_lora(
     divisor = rank if scaling == "rank" else math.sqrt(rank)
     scale = 1.0 if alpha is None else alpha / divisor
     model.requires_grad_(False)
-    replace_linears("add_lora", model, targets, (nn.Linear, NF4Linear), lambda base: LoRALinear(base, rank, scale))
+    replace_linears("add_lora", model, targets, MAPS, lambda base: LoRALinear(base, rank, scale))
     return model

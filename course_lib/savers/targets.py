@@ -18,7 +18,7 @@ def replace_linears(
     operation: str,
     model: nn.Module,
     targets: Sequence[str],
-    kinds: type[nn.Module] | tuple[type[nn.Module], ...],
+    kinds: type[Any] | tuple[type[Any], ...],
     make: Callable[[Any], nn.Module],
 ) -> None:
     """Put `make(map)` in the place of every map of these kinds that a pattern names.

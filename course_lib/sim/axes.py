@@ -40,6 +40,13 @@ def held(shape: Shape, p: Policies) -> Held:
     return Held(shared=shared, experts=layers * shape.sparse * local * shape.hidden * shape.expert_width)
 
 
+def trained(shape: Shape, p: Policies) -> Held:
+    """What of these has gradients: all, or what is beside them."""
+    everything, share = held(shape, p), 1 - shape.frozen
+    beside = shape.hidden / p.tp * (shape.layers / p.pp * shape.beside)
+    return Held(shared=everything.shared * share + beside, experts=everything.experts * share)
+
+
 def kept(numbers: Held, p: Policies, *, from_stage: int) -> Value:
     """Of these numbers what a rank has for itself: all of them, or its piece from this stage of ZeRO on."""
     cut = np.asarray(p.zero_stage) >= from_stage
@@ -106,7 +113,7 @@ def transfer_s(shape: Shape, rates: Rates, p: Policies) -> Value:
     return np.where(np.asarray(p.pp) > 1, 2 * seconds, 0.0)
 
 
-def data_s(shape: Shape, rates: Rates, p: Policies, numbers: Held, microbatch_s: Value) -> Value:
+def data_s(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> Value:
     """What of a step's gathers and reductions over the replicas nothing hides; `microbatch_s` is a stage's work.
 
     ZeRO-3 gathers twice and reduces once for each micro-batch, and hides behind all of them; the others reduce (and
@@ -114,14 +121,18 @@ def data_s(shape: Shape, rates: Rates, p: Policies, numbers: Held, microbatch_s:
     """
     whole = np.asarray(p.zero_stage) >= 3
     times = np.where(whole, p.n_microbatches, 1.0)
-    gathered = np.where(whole, 2.0, 1.0) * BF16
+    everything, reduced = held(shape, p), trained(shape, p)
     replicas = p.dp * p.cp
-    per_number = gathered + rates.gradient_bytes
-    seconds = _ring_s(rates, numbers.shared * per_number, p.shards, p.tp)
-    seconds = seconds + _across_s(rates, numbers.shared * rates.gradient_bytes / p.shards, replicas / p.shards)
+
+    def moved(numbers: Value, with_gradients: Value) -> Value:
+        gathered = np.where(whole, 2.0 * numbers, with_gradients) * BF16
+        return gathered + with_gradients * rates.gradient_bytes
+
+    seconds = _ring_s(rates, moved(everything.shared, reduced.shared), p.shards, p.tp)
+    seconds = seconds + _across_s(rates, reduced.shared * rates.gradient_bytes / p.shards, replicas / p.shards)
     if np.any(np.asarray(shape.sparse) > 0):
-        seconds = seconds + _ring_s(rates, numbers.experts * per_number, p.expert_shards, p.ep * p.etp)
-    buckets = np.ceil(numbers.total / _BUCKET)
+        seconds = seconds + _ring_s(rates, moved(everything.experts, reduced.experts), p.expert_shards, p.ep * p.etp)
+    buckets = np.ceil(reduced.total / _BUCKET)
     calls = np.where(whole, 3 * shape.layers / p.pp, 2 * buckets)
     seconds = seconds + np.where(np.asarray(p.shards) > 1, calls * rates.ring_alpha_s * p.shards, 0.0)
     hiding = np.where(whole, p.n_microbatches, _HIDING_BEHIND) * microbatch_s

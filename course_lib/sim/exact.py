@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from course_lib.config import ModelConfig
+from course_lib.costs.model.adapters import Adapters
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec
@@ -58,6 +59,7 @@ def exact_step(
     *,
     layers: Sequence[int] | None = None,
     software: Software | None = None,
+    adapters: Adapters | None = None,
 ) -> ExactStep:
     """Time one policy on the lists of `course_lib.schedules`: the embedding's rank is the first, the head's the last.
 
@@ -68,7 +70,7 @@ def exact_step(
     """
     rates = rates_of(machine_of(cluster), software or Software())
     p = policies.take([index]).pieces(1, np.float64)[0]
-    shape = shape_of(model)
+    shape = shape_of(model, adapters)
     ranks = int(_first(p.pp))
     cut = tuple(layers) if layers is not None else even_layers(model.n_layers, ranks)
     if len(cut) != ranks or sum(cut) != model.n_layers or min(cut) < 0:

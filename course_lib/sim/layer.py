@@ -13,6 +13,7 @@ from course_lib.sim.shape import Shape
 BACKWARD_ATTENTION, BACKWARD_POINTWISE = 2.5, 1.7  # times the forward pass, where matmuls take twice
 _SMALL_HEAD = 64
 _TILE, _ALIGNED = 64, 8  # numbers; NVIDIA, Matrix Multiplication Background User's Guide, sections 2 and 4
+_ADDED_BYTES = 10.0  # for each number that LoRA makes: it is scaled, and added to what the frozen map has made
 _LOGIT_BYTES = 10.0  # of memory traffic for each logit, forward
 
 
@@ -26,6 +27,8 @@ class Forward:
     pointwise: Value
     head: Value
     head_pointwise: Value
+    beside: Value  # products with A and B of LoRA
+    added: Value  # memory traffic where what they make is added
 
 
 def forward_of(shape: Shape, rates: Rates, p: Policies) -> Forward:
@@ -47,6 +50,8 @@ def forward_of(shape: Shape, rates: Rates, p: Policies) -> Forward:
         pointwise=_pointwise(shape, rates, p, tokens),
         head=2 / rates.head_flops_per_s * (head + size),
         head_pointwise=_LOGIT_BYTES * per_token * shape.vocab / rates.pointwise_bytes_per_s,
+        beside=_beside(shape, rates, tokens, p.tp),
+        added=_ADDED_BYTES * per_token * shape.adapted_outputs / rates.pointwise_bytes_per_s,
     )
 
 
@@ -68,6 +73,13 @@ def _matmul(shape: Shape, rates: Rates, p: Policies, tokens: Value) -> Value:
         traffic = traffic + shape.sparse * (local * shape.hidden * cut + routed * (2 * shape.hidden + cut))
     odd = np.where(np.mod(shape.query / p.tp, _TILE) == 0, 1.0, rates.odd_width)
     return odd * 2 / rates.matmul_flops_per_s * (products + rates.size_penalty * traffic)
+
+
+def _beside(shape: Shape, rates: Rates, tokens: Value, tp: Value) -> Value:
+    """The products of LoRA by the same formula, in which 1/r weighs most: they take the time that memory takes."""
+    wide = (shape.adapted_inputs + shape.adapted_outputs) / tp
+    traffic = np.where(np.asarray(shape.rank) > 0, (tokens + shape.rank) * wide, 0.0)
+    return 2 / rates.matmul_flops_per_s * (tokens * shape.rank * wide + rates.size_penalty * traffic)
 
 
 def _attention(shape: Shape, rates: Rates, p: Policies, scores: Value) -> tuple[Value, Value]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from course_lib.config import ModelConfig
+from course_lib.costs.model.adapters import Adapters
 from course_lib.costs.model.parameters import Weight, layer_weights
 from course_lib.sim.policies import Value
 
@@ -33,10 +34,15 @@ class Shape:
     vocab: Value
     window: Value  # tokens that a token sees in layers with a window; infinite without
     windowed: Value  # share of the layers that have one
+    frozen: Value = 0.0  # 1 where weights have no gradients, since something is trained beside them
+    beside: Value = 0.0  # columns of H rows that are trained there
+    rank: Value = 0.0  # between A and B; 0 without LoRA
+    adapted_inputs: Value = 0.0  # columns that all maps with A and B read, and that they make
+    adapted_outputs: Value = 0.0
 
 
-def shape_of(model: ModelConfig) -> Shape:
-    """The shape of a model."""
+def shape_of(model: ModelConfig, adapters: Adapters | None = None) -> Shape:
+    """The shape of a model, all of which is trained, or what is beside it."""
     dense, expert = _columns(model)
     sparse = (model.n_layers - model.dense_layers) / model.n_layers if model.n_experts > 1 else 0.0
     inner = 4 if model.gated_ffn else 2
@@ -58,7 +64,25 @@ def shape_of(model: ModelConfig) -> Shape:
         vocab=float(model.vocab_size),
         window=float(model.window or inf),
         windowed=model.windowed_layers / model.n_layers,
+        **({} if adapters is None else _beside(model, adapters)),
     )
+
+
+def _beside(model: ModelConfig, adapters: Adapters) -> dict[str, float]:
+    """What a mean layer has beside frozen weights."""
+    adapted = [
+        (count / model.n_layers * weight.copies, weight.shape)
+        for count, kind in model.layer_kinds
+        for weight in adapters.beside(kind)
+    ]
+    products = adapters.rank is not None
+    return {
+        "frozen": 1.0,
+        "beside": adapters.parameters(model) / model.n_layers / model.hidden_size,
+        "rank": float(adapters.rank or 0),
+        "adapted_inputs": sum(share * shape[1] for share, shape in adapted) * products,
+        "adapted_outputs": sum(share * shape[0] for share, shape in adapted) * products,
+    }
 
 
 def _columns(model: ModelConfig) -> tuple[float, float]:

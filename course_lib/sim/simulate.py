@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from course_lib.config import ModelConfig
-from course_lib.costs.model.flops import forward_flops
+from course_lib.costs.model.adapters import Adapters
+from course_lib.costs.model.flops import ForwardFlops, forward_flops
 from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.job import Job
 from course_lib.sim.constants import load_constants, rates_of
@@ -50,11 +51,11 @@ def simulate(job: Job, policies: Policies) -> Prediction:
     """
     machine = machine_of(job.cluster)
     rates = rates_of(machine, job.software, fused_norms=job.fused_norms)
-    times = step_times(job.model, rates, policies)
+    times = step_times(job.model, rates, policies, job.adapters)
     memory = memory_of(job, policies)
     total = np.asarray(times.total)
     low, high = load_constants().interval(job.software.stack)
-    per_gpu, mfu, hfu = utilisation(job.model, policies, total, rates)
+    per_gpu, mfu, hfu = utilisation(job.model, policies, total, rates, frozen=job.adapters is not None)
     return Prediction(
         time=times,
         step_s=total,
@@ -68,9 +69,9 @@ def simulate(job: Job, policies: Policies) -> Prediction:
     )
 
 
-def step_times(model: ModelConfig, rates: Rates, policies: Policies) -> StepTime:
+def step_times(model: ModelConfig, rates: Rates, policies: Policies, adapters: Adapters | None = None) -> StepTime:
     """The closed form over all policies, a cacheful at a time."""
-    shape, pieces = shape_of(model), policies.pieces(CHUNK, np.float64)
+    shape, pieces = shape_of(model, adapters), policies.pieces(CHUNK, np.float64)
     parts = [step_time(shape, rates, piece) for piece in pieces]
     return StepTime(**{cause: _joined(parts, cause, pieces) for cause in CAUSES})
 
@@ -87,12 +88,22 @@ def bottleneck_in_words(times: StepTime, index: int) -> str:
     return CAUSE_NAMES[max(seconds, key=lambda cause: seconds[cause])]
 
 
-def utilisation(model: ModelConfig, policies: Policies, step_s: Any, rates: Rates) -> tuple[Any, Any, Any]:
-    """Tokens/s of a GPU, and the shares of the dense bf16 peak without and with what is recomputed."""
+def utilisation(
+    model: ModelConfig, policies: Policies, step_s: Any, rates: Rates, *, frozen: bool = False
+) -> tuple[Any, Any, Any]:
+    """Tokens/s of a GPU, and the shares of the dense bf16 peak without and with what is recomputed.
+
+    Of `frozen` weights there are two passes, and products with adapters are not counted.
+    """
     per_gpu = policies.global_batch * policies.sequence / policies.world_size / step_s
     lengths, where = np.unique(np.asarray(policies.sequence, dtype=int), return_inverse=True)
     forward = [forward_flops(model, sequence=length) for length in lengths.tolist()]
-    plain, matrices, scores = np.array([(3 * one.total, one.matrices, one.scores) for one in forward])[where].T
+    plain, matrices, scores = np.array([(_trained(one, frozen), one.matrices, one.scores) for one in forward])[where].T
     again = AGAIN[np.asarray(policies.recompute, dtype=int)]
     per_s = per_gpu / rates.peak_flops_per_s
     return per_gpu, per_s * plain, per_s * (plain + again[..., 0] * matrices + again[..., 1] * scores)
+
+
+def _trained(forward: ForwardFlops, frozen: bool) -> float:
+    """Operations of one token's forward and backward."""
+    return 3 * forward.scores + (2 if frozen else 3) * (forward.matrices + forward.head)

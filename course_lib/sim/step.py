@@ -128,10 +128,11 @@ def work(shape: Shape, rates: Rates, p: Policies) -> StepWork:
     ahead = forward_of(shape, rates, p)
     again = AGAIN[np.asarray(p.recompute, dtype=int)].T
     attention = ahead.attention * (1 + BACKWARD_ATTENTION) + ahead.scores * (1 + BACKWARD_POINTWISE)
+    trained = 1 - shape.frozen  # a frozen matrix has no gradient: backward has one product with it, not two
     layer = {
-        "matmul": 3 * ahead.matmul,
+        "matmul": (2 + trained) * ahead.matmul + 3 * ahead.beside,
         "attention": attention,
-        "pointwise": (1 + BACKWARD_POINTWISE) * ahead.pointwise,
+        "pointwise": (1 + BACKWARD_POINTWISE) * ahead.pointwise + 2 * ahead.added,
         "recompute": _recompute(ahead, again),
         "tp": axes.tensor_s(shape, rates, p, again[3]),
         "cp": axes.context_s(shape, rates, p, attention),
@@ -141,27 +142,30 @@ def work(shape: Shape, rates: Rates, p: Policies) -> StepWork:
     return StepWork(
         layer=layer,
         layer_forward=ahead.matmul
+        + ahead.beside
+        + ahead.added
         + ahead.attention
         + ahead.scores
         + ahead.pointwise
         + (layer["tp"] + layer["cp"] + layer["ep"] + layer["launch"]) / 3,
-        layer_weights=ahead.matmul,
-        head_products=3 * ahead.head,
+        layer_weights=trained * ahead.matmul + ahead.beside,
+        head_products=(2 + trained) * ahead.head,
         head_pointwise=(1 + BACKWARD_POINTWISE) * ahead.head_pointwise,
         head_forward=ahead.head + ahead.head_pointwise,
-        head_weights=ahead.head,
+        head_weights=trained * ahead.head,
     )
 
 
 def _launch(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
     """Of a layer: its kernels' start, once more by a third where forward is repeated, and gradients added to a sum."""
-    gradients = axes.kept(axes.held(shape, p), p, from_stage=2) * p.pp / shape.layers
+    gradients = axes.kept(axes.trained(shape, p), p, from_stage=2) * p.pp / shape.layers
     return rates.layer_s * (1 + repeated / 3) + rates.accumulated_s * gradients
 
 
 def _recompute(ahead: Forward, again: Value) -> Value:
     matmul, attention, pointwise, _ = again  # type: ignore[misc]
-    return matmul * ahead.matmul + attention * (ahead.attention + ahead.scores) + pointwise * ahead.pointwise
+    products, traffic = ahead.matmul + ahead.beside, ahead.pointwise + ahead.added
+    return matmul * products + attention * (ahead.attention + ahead.scores) + pointwise * traffic
 
 
 def _fullest(layers: Value, p: Policies, one: StepWork) -> Value:
@@ -199,12 +203,12 @@ def after(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> dict[
 
     Adam moves its states through memory: the GPU's, or with offload over the host's link and through the host's.
     """
-    numbers = axes.held(shape, p)
-    own = axes.kept(numbers, p, from_stage=1)
+    trained = axes.trained(shape, p)
+    own = axes.kept(trained, p, from_stage=1)
     away = np.asarray(p.offload, dtype=bool)
     there = own * (_HOST_BYTES + _ADAM_BYTES) / rates.host_bytes_per_s
     return {
-        "dp": axes.data_s(shape, rates, p, numbers, microbatch_s),
+        "dp": axes.data_s(shape, rates, p, microbatch_s),
         "optimizer": np.where(away, 0.0, own * _ADAM_BYTES / rates.optimizer_bytes_per_s),
         "offload": np.where(away, there, 0.0),
     }

@@ -13,6 +13,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from course_lib.models.linear_maps import TransposedMap
 from course_lib.parallel.table.local import own_part
 from course_lib.savers.adapted import Adapted
 from course_lib.savers.ia3 import IA3Linear
@@ -59,7 +60,9 @@ def _config(modules: dict[str, Adapted]) -> dict[str, Any]:
     first = next(iter(modules.values()))
     if isinstance(first, LoRALinear):
         rank = len(first.A)  # the skeleton is not cut
-        return {"peft_type": "LORA", "r": rank, "lora_alpha": rank * first.scale, "target_modules": targets, **shared}
+        turned = isinstance(first.base, TransposedMap)
+        sizes = {"r": rank, "lora_alpha": rank * first.scale, "fan_in_fan_out": turned}
+        return {"peft_type": "LORA", **sizes, "target_modules": targets, **shared}
     inner = sorted({name.rpartition(".")[2] for name, one in modules.items() if getattr(one, "on_input", False)})
     return {"peft_type": "IA3", "target_modules": targets, "feedforward_modules": inner, **shared}
 

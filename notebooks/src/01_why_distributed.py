@@ -344,7 +344,9 @@ sixty_four = ParallelConfig(dp=64, zero_stage=3)
 text = costs.Work(sequence=4096, microbatch=1)
 rows = {
     "everything is kept": costs.tensor_memory(LLAMA, sixty_four, text, zero),
-    "layers are recomputed": costs.tensor_memory(LLAMA, sixty_four, replace(text, recompute="full"), zero),
+    "layers are recomputed": costs.tensor_memory(
+        LLAMA, sixty_four, replace(text, recompute="layers"), zero
+    ),
 }
 viz.plot_gpu_memory(rows, H100, unit="GB", title="Llama 3.1 70B on each of 64 GPUs, under ZeRO-3")
 
@@ -478,7 +480,7 @@ score()
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16: with `tp` 2, ZeRO-3 and full recomputation each takes 76.6 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 64 heads can be shared by neither three GPUs nor five, and then each takes 87.3 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GB -->.
+# On 16: with `tp` 2, ZeRO-3 and full recomputation each takes 76.6 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="layers"), find_convention("zero")).total / GB -->. On 15 `tp` must be 1, because the 64 heads can be shared by neither three GPUs nor five, and then each takes 87.3 GB<!-- =tensor_memory(load_model("llama3_1_70b"), ParallelConfig(dp=15, zero_stage=3), Work(sequence=4096, microbatch=1, recompute="layers"), find_convention("zero")).total / GB -->.
 # </details>
 #
 # <details><summary>3. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is its MFU?</summary>

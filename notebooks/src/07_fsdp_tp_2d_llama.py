@@ -64,7 +64,7 @@ def on_each_gpu(text=TEXT, **degrees):
 bars = {
     "FSDP on 8 GPUs": on_each_gpu(dp=8),
     "FSDP on 64 GPUs": on_each_gpu(dp=64),
-    "on 8 GPUs, recomputed": on_each_gpu(replace(TEXT, recompute="full"), dp=8),
+    "on 8 GPUs, recomputed": on_each_gpu(replace(TEXT, recompute="layers"), dp=8),
 }
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 

@@ -72,9 +72,9 @@ def activations(model: ModelConfig, batches: Batches) -> list[Agreement]:
     """Both formats, both ways."""
     found = []
     for dtype in (torch.float32, torch.bfloat16):
-        for way in ("none", "full"):
+        for way in ("none", "layers"):
             decoder = Decoder(model).to(dtype)
-            if way == "full":
+            if way == "layers":
                 checkpoint_layers(decoder.layers)
             measured = pass_once(decoder, batches.batch(0))[0]
             formula = activation_bytes(
@@ -82,7 +82,7 @@ def activations(model: ModelConfig, batches: Batches) -> list[Agreement]:
                 batch=3,
                 sequence=SEQUENCE,
                 itemsize=dtype.itemsize,
-                recompute="full" if way == "full" else "none",
+                recompute=way,
             )
             name = f"{model.name}, {str(dtype).removeprefix('torch.')}, recompute {way}"
             found.append(Agreement(kind="activations", name=name, formula=formula, measured=measured))

@@ -161,7 +161,7 @@ def test_every_control_of_the_memory_explorer_changes_the_bars(lesson):
     twin = viz.memory_explorer()
     assert said(lesson, "model") == twin.text
     assert "too much, 1.16 × what it has" in twin.text
-    changes = {"dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "full", "sequence": 8192, "microbatch": 2}
+    changes = {"dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "layers", "sequence": 8192, "microbatch": 2}
     for name, value in {**changes, "device": "a100_sxm_40", "model": "llama3_1_405b"}.items():
         twin.controls[name].value = value
         assert change(lesson, LABELS[name], twin.controls[name].label, twin.text) == twin.text

@@ -1,4 +1,4 @@
-"""What autograd keeps of a decoder with gated blocks between forward and backward, tensor by tensor.
+"""What autograd keeps of a decoder between forward and backward, tensor by tensor.
 
 Exact for `course_lib.models.decoder.Decoder` with an attention that keeps no scores, as PyTorch's CPU and flash
 kernels do. e is the bytes of one number of the model, D the size of one head, usually H/A, T = B S the tokens.
@@ -6,6 +6,7 @@ kernels do. e is the bytes of one number of the model, D the size of one head, u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,12 +15,19 @@ from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import Piece
 from course_lib.errors import four_parts
 
-Recompute = Literal["none", "full"]
+Recompute = Literal["none", "layers"]
 Sharing = Literal["tp", "sequence", "gathered", "nothing"]
 HALF, _FP32, _INT64 = 2, 4, 8  # bytes of a number; HALF is bf16
 _PIECES: dict[str, Piece] = {  # what tensors are inside of that tp ranks divide; all others are attention's
-    **dict.fromkeys(("ffn input", "gate", "silu(gate)", "up", "gated"), "ffn"),
-    **dict.fromkeys(("head input", "log-probabilities"), "head"),
+    **dict.fromkeys(("gate", "silu(gate)", "up", "gated", "gelu(up)"), "ffn"),
+    "log-probabilities": "head",
+}
+
+_PIECES_OF: dict[str, Piece] = {  # by their first word
+    "expert": "experts",
+    **dict.fromkeys(("shared", "shared_ffn"), "shared_ffn"),
+    "ffn": "ffn",
+    "head": "head",
 }
 
 
@@ -59,7 +67,8 @@ def bytes_on_rank(kept: Iterable[Saved], parallel: ParallelConfig, *, keep_gathe
 def left_whole(kept: Iterable[Saved], whole: Set[Piece]) -> Iterator[Saved]:
     """The same where some blocks are not cut: what ranks would divide inside one, each has all of."""
     for saved in kept:
-        inside = _PIECES.get(saved.name, "attention") in whole and saved.shared_by in ("tp", "gathered")
+        piece = _PIECES_OF.get(re.split(r"[ .]", saved.name)[0]) or _PIECES.get(saved.name, "attention")
+        inside = piece in whole and saved.shared_by in ("tp", "gathered")
         yield replace(saved, shared_by="nothing") if inside else saved
 
 
@@ -70,8 +79,8 @@ def is_llama(config: ModelConfig) -> bool:
 
 
 def is_counted(config: ModelConfig) -> bool:
-    """Whether `layer_activations` knows the layers: one gated block, rotary positions, whatever heads and norms."""
-    return config.gated_ffn and config.positions == "rotary" and config.n_experts == 1
+    """Whether `layer_activations` knows the layers: one block in each, whatever heads, norms and positions."""
+    return config.n_experts == 1
 
 
 def layer_activations(
@@ -79,23 +88,20 @@ def layer_activations(
 ) -> tuple[Saved, ...]:
     """The tensors that one layer keeps: T(e(2 H + 2 A D + 2 kv + 4 F) + 16 H + 4 A + 8) + 4 S D e bytes on a CPU.
 
-    So for a Llama. A composite RMSNorm keeps its input and the normalised numbers in fp32; a fused one (PyTorch on a
-    GPU) keeps its input as it is, which takes 2 H e instead of 16 H. Norms of queries and keys, norms after the
-    blocks and latent attention keep what they read.
-    Raises: ValueError for a size below 1, or a decoder of another shape.
+    So for a Llama; the block of a GPT has two tensors of F numbers a token in place of four. A composite RMSNorm keeps
+    its input and the normalised numbers in fp32; a fused one (PyTorch on a GPU) keeps its input as it is, which takes
+    2 H e instead of 16 H. Norms of queries and keys, norms after the blocks and latent attention keep what they read.
+    Raises: ValueError for a size below 1, or layers of experts.
     """
     if not is_counted(config):
-        rule = "the tensors are those of a decoder with a gated block, rotary positions and no experts"
-        way_out = "use korthikanti_layer_bytes for a GPT, explorer_activation_bytes for experts"
+        rule, way_out = "the tensors are those of one block, and experts have others", "use explorer_activation_bytes"
         raise ValueError(four_parts("layer_activations", config.name, rule, way_out))
     tokens, ffn, e = batch * sequence, config.ffn_size, itemsize
+    inner = ("gate", "silu(gate)", "up", "gated") if config.gated_ffn else ("up", "gelu(up)")
     return (
         *attention_activations(config, batch=batch, sequence=sequence, itemsize=e, fused_norms=fused_norms),
         Saved(name="ffn input", elements=tokens * config.hidden_size, itemsize=e, shared_by="gathered"),
-        Saved(name="gate", elements=tokens * ffn, itemsize=e, shared_by="tp"),
-        Saved(name="silu(gate)", elements=tokens * ffn, itemsize=e, shared_by="tp"),
-        Saved(name="up", elements=tokens * ffn, itemsize=e, shared_by="tp"),
-        Saved(name="gated", elements=tokens * ffn, itemsize=e, shared_by="tp"),
+        *(Saved(name=name, elements=tokens * ffn, itemsize=e, shared_by="tp") for name in inner),
     )
 
 
@@ -166,8 +172,10 @@ def head_activations(
     """
     _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
     tokens, H, e = batch * sequence, config.hidden_size, itemsize
+    rows = Saved(name="positions", elements=sequence, itemsize=_INT64, shared_by="nothing")  # of a table
     return (
         Saved(name="tokens", elements=tokens, itemsize=_INT64, shared_by="nothing"),
+        *((rows,) if config.positions == "learned" else ()),
         *_norm("last norm", config, tokens, e, fused_norms),
         Saved(name="head input", elements=tokens * H, itemsize=e, shared_by="gathered"),
         Saved(name="log-probabilities", elements=tokens * config.vocab_size, itemsize=e, shared_by="tp"),
@@ -200,15 +208,15 @@ def activation_bytes(
 ) -> int:
     """What a whole decoder keeps when forward and loss are done.
 
-    Under full recompute a layer keeps its input, and all layers share one tensor of rotary angles in fp32.
+    Where layers compute again each keeps its input, and all layers share one tensor of rotary angles in fp32.
     Raises: ValueError for a size below 1, or layers of another shape that keep more than their input.
     """
-    if recompute == "full":
+    if recompute == "layers":
         layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
     else:
         layer = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
     head = head_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
-    shared = _FP32 * sequence * config.head_size // 2 if recompute == "full" and config.positions == "rotary" else 0
+    shared = _FP32 * sequence * config.head_size // 2 if recompute == "layers" and config.positions == "rotary" else 0
     return sum(saved.nbytes for saved in (*layer * config.n_layers, *head)) + shared
 
 

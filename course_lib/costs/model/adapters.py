@@ -1,41 +1,40 @@
-"""What fine-tuning with a frozen model keeps: bytes of weights, of what is trained, and of activations, exactly.
+"""What fine-tuning with a frozen model trains, and what lasts of it from step to step, for layers of any shape.
 
-A frozen matrix needs no input for its gradient, so that its input is let go of, unless something that is trained reads
-it as well. Everything else stays: gates, queries and keys are kept for the gradient on its way to the layers below. So
-adapters save nearly all bytes of gradients and optimizer, and few of activations. LoRA beside every matrix reads all
-their inputs, and keeps r numbers more a token for each.
-Source: Hu et al. 2021, LoRA, section 4.2; Dettmers et al. 2023, QLoRA, section 3; what is kept is measured.
+An adapter stands beside a linear map. Experts are no maps: a layer's lie side by side in one tensor, and stay frozen as
+they are, as does the router that chooses among them.
+Source: Hu et al. 2021, LoRA, section 4.2; Dettmers et al. 2023, QLoRA, section 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Set
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from course_lib.config import ModelConfig
-from course_lib.costs.model.activations import (
-    Recompute,
-    Saved,
-    Sharing,
-    checkpointed_activations,
-    head_activations,
-    is_llama,
-    layer_activations,
-)
+from course_lib.config.parallel import CUT_IN_ALL, Piece
 from course_lib.costs.model.conventions import Convention
-from course_lib.costs.model.parameters import model_parameters
+from course_lib.costs.model.parameters import Weight, layer_weights, model_parameters
 from course_lib.costs.model.states import StateBytes, state_bytes
 from course_lib.errors import four_parts
 
-MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a layer
+MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a Llama's layer
 FACTORS = ("k_proj", "v_proj", "down_proj")  # of (IA)^3: after the first two, before the third
+_NAMES = {
+    "attention.query": "q_proj",
+    "attention.key": "k_proj",
+    "attention.value": "v_proj",
+    "attention.output": "o_proj",
+}
 _NF4_BLOCK, _SCALES_BLOCK, _FP32 = 64, 256, 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """What is trained: `rank` numbers between A and B beside each of `maps`; or rank None, (IA)^3's factors."""
+    """What is trained: `rank` numbers between A and B beside each of `maps`; or rank None, (IA)^3's factors.
+
+    A layer of another shape has other maps; with all of a Llama's all of its own are meant.
+    """
 
     rank: int | None = 8
     maps: tuple[str, ...] = MAPS
@@ -48,37 +47,49 @@ class Adapters:
         if self.rank is not None and self.rank < 1:
             raise ValueError(four_parts("Adapters", f"rank={self.rank}", "B A has a rank", "give rank >= 1, or None"))
 
+    def beside(self, kind: ModelConfig) -> tuple[Weight, ...]:
+        """The matrices of one layer that something trained stands beside."""
+        everything = {*self.maps} == {*MAPS}
+        return tuple(weight for weight in _linear_maps(kind) if everything or called(weight) in self.maps)
+
+    def numbers(self, weight: Weight, tp: int = 1) -> int:
+        """That are trained beside a matrix, on the first of tp ranks: what is not cut with it is whole on each."""
+        outputs, inputs = weight.shape_at(tp)
+        if self.rank is not None:
+            return weight.copies * self.rank * (outputs + inputs)
+        return weight.copies * (inputs if called(weight) == FACTORS[-1] else outputs)
+
+    def of_layer(self, kind: ModelConfig, *, tp: int = 1, whole: Set[Piece] = CUT_IN_ALL) -> int:
+        """Numbers that are trained in one layer, on the first of tp ranks, each of which has all of what is `whole`.
+
+        Raises: ValueError for a layer without such maps.
+        """
+        chosen = self.beside(kind)
+        if not chosen or (self.rank is None and {called(one) for one in chosen}.isdisjoint(FACTORS[:2])):
+            rule = f"its layers have no maps called {', '.join(self.maps if self.rank else FACTORS[:2])}"
+            raise ValueError(four_parts("Adapters", kind.name, rule, "choose LoRA beside all maps"))
+        return sum(self.numbers(weight, 1 if weight.piece in whole else tp) for weight in chosen)
+
     def parameters(self, config: ModelConfig) -> int:
         """Numbers that are trained in all layers."""
-        sizes = map_sizes(config)
-        if self.rank is None:
-            each = [sizes[name][name == "down_proj"] for name in self.maps]
-        else:
-            each = [self.rank * sum(sizes[name]) for name in self.maps]
-        return config.n_layers * sum(each)
+        return sum(count * self.of_layer(kind) for count, kind in config.layer_kinds)
 
 
 IA3 = Adapters(rank=None, maps=FACTORS)
 
 
-def map_sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of each linear map of a layer.
+def _linear_maps(kind: ModelConfig) -> tuple[Weight, ...]:
+    """The matrices of one layer's linear maps; a router is none that anything is trained beside."""
+    parts = ("attention", "ffn")
+    return tuple(one for one in layer_weights(kind) if len(one.shape) == 2 and one.is_map and one.part in parts)
 
-    Raises: ValueError for layers that are not a Llama's.
-    """
-    if not is_llama(config):
-        rule = "the maps are those of a Llama: four of attention, three of a gated block"
-        raise ValueError(four_parts("Adapters", config.name, rule, "count the maps of another shape by hand"))
-    H, inner = config.hidden_size, config.ffn_size
-    return {
-        "q_proj": (config.query_size, H),
-        "k_proj": (config.kv_size, H),
-        "v_proj": (config.kv_size, H),
-        "o_proj": (H, config.mixed_size),
-        "gate_proj": (inner, H),
-        "up_proj": (inner, H),
-        "down_proj": (H, inner),
-    }
+
+def called(weight: Weight) -> str:
+    """The map's name in a Llama, or in the model that it was read from; else its own here."""
+    if weight.name.endswith(".weight"):
+        return weight.name.split(".")[-2]
+    block, _, name = weight.name.partition(".")
+    return _NAMES.get(weight.name, f"{name}_proj" if "ffn" in block else weight.name)
 
 
 def nf4_bytes(numbers: int, *, double: bool = True) -> int:
@@ -93,143 +104,22 @@ def nf4_bytes(numbers: int, *, double: bool = True) -> int:
     return ceil(numbers / 2) + scales + _FP32 * ceil(scales / _SCALES_BLOCK) + _FP32  # the last is the scales' mean
 
 
+def nf4_saving(kind: ModelConfig, itemsize: int) -> int:
+    """Bytes that one layer does not keep because its maps lie in codes."""
+    sizes = [(one.copies, prod(one.shape)) for one in _linear_maps(kind)]
+    return sum(copies * (numbers * itemsize - nf4_bytes(numbers)) for copies, numbers in sizes)
+
+
 def adapter_state_bytes(
     config: ModelConfig, adapters: Adapters, convention: Convention, *, itemsize: int = 2, nf4: bool = False
 ) -> StateBytes:
     """Weights, gradients and optimizer states; `convention` counts what is trained, `itemsize` what is frozen.
 
-    With `nf4` the layers' maps lie in codes; embedding, head and norms stay as they are.
+    With `nf4` the layers' maps lie in codes; embedding, head, norms and experts stay as they are.
+    Raises: ValueError for layers without such maps.
     """
     frozen = model_parameters(config) * itemsize
     if nf4:
-        frozen -= config.n_layers * nf4_saving(config, itemsize)
+        frozen -= sum(count * nf4_saving(kind, itemsize) for count, kind in config.layer_kinds)
     trained = state_bytes(adapters.parameters(config), convention)
     return replace(trained, weights=trained.weights + frozen)
-
-
-def adapter_activations(
-    config: ModelConfig,
-    adapters: Adapters,
-    *,
-    batch: int,
-    sequence: int,
-    itemsize: int,
-    recompute: Recompute = "none",
-    fused_norms: bool = False,
-) -> tuple[Saved, ...]:
-    """The tensors that a decoder with adapters keeps, from its first layer to the loss, where all else is frozen.
-
-    Maps in codes keep the same: their weights come back from the codes. Adapters have the model's dtype here. Layers
-    that are recomputed keep their input, as without adapters, and share one tensor of rotary angles in fp32.
-    Raises: ValueError for layers that are not a Llama's.
-    """
-    sizes = {"batch": batch, "sequence": sequence, "itemsize": itemsize}
-    ends = frozen_ends(head_activations(config, **sizes, fused_norms=fused_norms))
-    if recompute == "full":
-        angles = Saved(name="angles", elements=sequence * config.head_size // 2, itemsize=_FP32, shared_by="nothing")
-        layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
-        return (*layer * config.n_layers, angles, *ends)
-    first, others = (
-        adapted_layer(config, adapters, **sizes, fused_norms=fused_norms, stream=stream) for stream in (False, True)
-    )
-    return (*first, *others * (config.n_layers - 1), *ends)
-
-
-def frozen_ends(kept: Iterable[Saved]) -> tuple[Saved, ...]:
-    """Of what a model keeps at its ends: embedding and head are frozen, so that nobody reads again what they read."""
-    return tuple(_without_weights(saved for saved in kept if saved.name not in ("tokens", "head input")))
-
-
-def adapted_layer(
-    config: ModelConfig,
-    adapters: Adapters,
-    *,
-    batch: int,
-    sequence: int,
-    itemsize: int,
-    fused_norms: bool,
-    stream: bool,
-) -> tuple[Saved, ...]:
-    """What one layer with adapters keeps; `stream` says whether its input has a gradient, as in all but the first.
-
-    Raises: ValueError for layers that are not a Llama's.
-    """
-    map_sizes(config)  # refuses others
-    layer = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
-    return tuple(_of_layer(layer, config, adapters, stream=stream, tokens=batch * sequence, itemsize=itemsize))
-
-
-def parameters_on_rank(config: ModelConfig, adapters: Adapters, *, tp: int, kv_heads: int) -> int:
-    """Numbers that are trained in one layer, on one of tp ranks, which has so many heads of keys and values.
-
-    A column cuts B and a row cuts A; the other matrix is whole on every rank. Factors are cut as what they multiply.
-    """
-    kv = kv_heads * config.head_size
-    outputs = {"q_proj": config.query_size // tp, "k_proj": kv, "v_proj": kv}
-    outputs |= dict.fromkeys(("gate_proj", "up_proj"), config.ffn_size // tp)
-    inputs = {"o_proj": config.mixed_size // tp, "down_proj": config.ffn_size // tp}
-    cut = outputs | inputs
-    if adapters.rank is None:
-        return sum(cut[name] for name in adapters.maps)
-    return sum(adapters.rank * (cut[name] + config.hidden_size) for name in adapters.maps)
-
-
-def nf4_saving(config: ModelConfig, itemsize: int) -> int:
-    """Bytes that one layer does not keep because its maps lie in codes."""
-    numbers = [outputs * inputs for outputs, inputs in map_sizes(config).values()]
-    return sum(count * itemsize - nf4_bytes(count) for count in numbers)
-
-
-def _of_layer(
-    layer: Iterable[Saved], config: ModelConfig, adapters: Adapters, *, stream: bool, tokens: int, itemsize: int
-) -> Iterator[Saved]:
-    """One layer's; `stream` says whether its input has a gradient, which that of the first one has not."""
-    of = {*adapters.maps}
-    # A gradient passes whatever lies between something trained and the loss.
-    q, k, v = (stream or name in of for name in ("q_proj", "k_proj", "v_proj"))
-    attention = q or k or v
-    after_attention = attention or stream or "o_proj" in of
-    gate, up = (after_attention or name in of for name in ("gate_proj", "up_proj"))
-    needed = {
-        "attention norm": stream,
-        "attention input": adapters.rank is not None and bool(of & {"q_proj", "k_proj", "v_proj"}),
-        "query": attention,
-        "key": attention,
-        "value": attention,
-        "rotations": q or k,
-        "attention output": attention or "o_proj" in of,
-        "log-sum-exp of scores": attention,
-        "ffn norm": after_attention,
-        "ffn input": bool(of & {"gate_proj", "up_proj"}),
-        "gate": gate,
-        "silu(gate)": up,
-        "up": gate,
-        "gated": "down_proj" in of,
-    }
-    for saved in _without_weights(layer):
-        if not needed[saved.name.partition(":")[0]]:
-            continue
-        if saved.name == "rotations":
-            saved = replace(saved, elements=saved.elements * (q + k) // 2)  # each has its own
-        yield saved
-    yield from _of_adapters(config, adapters, tokens, itemsize)
-
-
-def _without_weights(kept: Iterable[Saved]) -> Iterator[Saved]:
-    """A frozen norm does not keep what its weight was multiplied by."""
-    return (saved for saved in kept if not saved.name.endswith("normalised in fp32"))
-
-
-def _of_adapters(config: ModelConfig, adapters: Adapters, tokens: int, itemsize: int) -> Iterator[Saved]:
-    """Beside what the model itself has: the numbers between A and B; of factors what they multiply, if it is new.
-
-    Ranks that share a matrix by columns have all of the former, for their rows of B.
-    """
-    for name in adapters.maps:
-        if adapters.rank is not None:
-            shared: Sharing = "sequence" if name in ("o_proj", "down_proj") else "nothing"
-            numbers = tokens * adapters.rank
-            yield Saved(name=f"{name}: between A and B", elements=numbers, itemsize=itemsize, shared_by=shared)
-        elif name != "down_proj":  # whose factors multiply what is kept already
-            numbers = tokens * config.kv_size
-            yield Saved(name=f"{name}: before the factors", elements=numbers, itemsize=itemsize, shared_by="tp")

@@ -8,17 +8,20 @@ Source: Chen et al. 2016, Training deep nets with sublinear memory cost, section
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.activations import (
     Saved,
+    Sharing,
     attention_activations,
     checkpointed_activations,
     head_activations,
     layer_activations,
 )
+from course_lib.costs.model.parameters import layer_weights
 from course_lib.errors import four_parts
 
 Keep = Literal["nothing", "matmuls", "attention"]
@@ -28,7 +31,7 @@ _FP32 = 4
 def kept_results(config: ModelConfig, *, batch: int, sequence: int, itemsize: int, keep: Keep) -> tuple[Saved, ...]:
     """Results of one layer that are kept beside its input: of all products with weights, or of attention.
 
-    Raises: ValueError for an unknown choice, and for products of experts, whose sizes depend on numbers.
+    Raises: ValueError for an unknown choice.
     """
     if keep not in get_args(Keep):
         way_out = f"choose from {', '.join(get_args(Keep))}"
@@ -40,24 +43,19 @@ def kept_results(config: ModelConfig, *, batch: int, sequence: int, itemsize: in
         names = ("attention output", "log-sum-exp of scores")
         everything = attention_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
         return tuple(saved for saved in everything if saved.name in names)
-    if config.n_experts > 1:
-        values, rule = f"keep={keep!r} with {config.n_experts} experts", "how many tokens pass an expert is not known"
-        raise ValueError(four_parts("kept_results", values, rule, "choose 'attention' or 'nothing'"))
-    widths: dict[str, tuple[int, Literal["tp", "sequence"]]] = {
-        "query": (config.query_size, "tp"),
-        "key": (config.kv_size, "tp"),
-        "value": (config.kv_size, "tp"),
-        "attention's result": (config.hidden_size, "sequence"),
-        "gate": (config.ffn_size, "tp"),
-        "up": (config.ffn_size, "tp"),
-        "feed-forward's result": (config.hidden_size, "sequence"),
-    }
-    if not config.gated_ffn:
-        del widths["gate"]
-    return tuple(
-        Saved(name=name, elements=tokens * width, itemsize=itemsize, shared_by=shared)
-        for name, (width, shared) in widths.items()
-    )
+    return tuple(_products(config, tokens, itemsize))
+
+
+def _products(kind: ModelConfig, tokens: int, itemsize: int) -> Iterator[Saved]:
+    """What each matrix of a layer makes: of every token, and of experts of every choice that a token has made."""
+    for weight in layer_weights(kind):
+        if len(weight.shape) != 2:
+            continue
+        is_expert = not weight.is_map
+        rows = tokens * (kind.experts_per_token if is_expert else weight.copies)
+        shared: Sharing = "tp" if weight.split == 0 else "sequence"
+        name = f"{'expert ' * is_expert}{weight.name}"
+        yield Saved(name=name, elements=rows * weight.shape[0], itemsize=itemsize, shared_by=shared)
 
 
 def recomputed_bytes(

@@ -29,6 +29,7 @@ class Weight:
     split: int | None = None  # the dim that tensor parallelism shards; None: every tp rank holds all of it
     heads: int | None = None  # along that dim, if a head stays whole: of fewer heads than ranks several have the same
     copies: int = 1  # in one layer, or outside the layers
+    is_map: bool = True  # of a matrix: whether a linear map has it; experts lie side by side in one tensor
 
     @property
     def parameters(self) -> int:
@@ -126,8 +127,11 @@ def _projections(config: ModelConfig) -> Iterator[Weight]:
     """Queries, keys and values, and the norms of the first two."""
     H, D = config.hidden_size, config.head_size
     widths = {"query": config.query_size, "key": config.kv_size, "value": config.kv_size}
-    for name, width in widths.items():
-        yield from _linear(f"attention.{name}", (width, H), _COLUMN, "qkv", config, heads=width // D)
+    if "qkv" in config.joined:
+        yield from _linear("attention.qkv", (sum(widths.values()), H), _COLUMN, "qkv", config)
+    else:
+        for name, width in widths.items():
+            yield from _linear(f"attention.{name}", (width, H), _COLUMN, "qkv", config, heads=width // D)
     for name in ("query", "key"):
         if config.qk_norm != "none":
             size = D if config.qk_norm == "head" else widths[name]
@@ -152,8 +156,11 @@ def _latent_projections(config: ModelConfig) -> Iterator[Weight]:
 def _block(name: str, inner: int, config: ModelConfig, copies: int = 1) -> Iterator[Weight]:
     """A feed-forward block, or as many alike."""
     H = config.hidden_size
-    for kind in ("gate", "up") if config.gated_ffn else ("up",):
-        yield from _linear(f"{name}.{kind}", (inner, H), _COLUMN, "ffn", config, copies)
+    if "gate_up" in config.joined:
+        yield from _linear(f"{name}.gate_up", (2 * inner, H), _COLUMN, "ffn", config, copies)
+    else:
+        for kind in ("gate", "up") if config.gated_ffn else ("up",):
+            yield from _linear(f"{name}.{kind}", (inner, H), _COLUMN, "ffn", config, copies)
     yield from _linear(f"{name}.down", (H, inner), _ROW, "ffn", config, copies)
 
 
@@ -168,7 +175,7 @@ def _linear(
 ) -> Iterator[Weight]:
     """A linear map of attention or of feed-forward blocks; only a column-parallel one shards its bias."""
     part: Part = "attention" if name.startswith("attention") else "ffn"
-    yield Weight(name=name, part=part, shape=shape, split=split, copies=copies, heads=heads)
+    yield Weight(name=name, part=part, shape=shape, split=split, copies=copies, heads=heads, is_map=copies == 1)
     if bias in config.biases:
         yield from _bias(name, part, shape[0], split=0 if split == _COLUMN else None, copies=copies, heads=heads)
 

@@ -40,7 +40,7 @@ def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
     elif "convention" in words:
         found["convention"] = words["convention"]
     if "compute_dtype" in words:
-        found["itemsize"] = FORMATS[words["compute_dtype"]]
+        found["itemsize"], found["products"] = FORMATS[words["compute_dtype"]]
     if "adapter" in words:
         found |= adapter_fields(words["adapter"], words.get("rank"))
     if "loss_chunks" in words:

@@ -5,32 +5,28 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import get_args
 
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.config.parallel import CUT_IN_ALL, Piece
 from course_lib.costs.model.activations import (
     HALF,
     Recompute,
-    attention_activations,
+    Saved,
     bytes_on_rank,
     checkpointed_activations,
     is_counted,
     layer_activations,
     left_whole,
 )
-from course_lib.costs.model.adapters import (
-    Adapters,
-    adapted_layer,
-    frozen_ends,
-    nf4_saving,
-    parameters_on_rank,
-)
-from course_lib.costs.model.checkpointing import Keep, chunked_head_activations, kept_results
+from course_lib.costs.model.adapter_activations import adapted_layer, adapter_results, frozen_ends
+from course_lib.costs.model.adapters import Adapters, nf4_saving
+from course_lib.costs.model.autocast import head_under_autocast, under_autocast
+from course_lib.costs.model.checkpointing import chunked_head_activations, kept_results
 from course_lib.costs.model.conventions import Convention
+from course_lib.costs.model.expert_activations import expert_layer_activations
 from course_lib.costs.model.kv_cache import kv_heads_on_rank
 from course_lib.costs.model.states import RankParameters, fullest_parameters, layers_of_stage
-from course_lib.costs.published.activations import korthikanti_layer_bytes
-from course_lib.costs.published.explorer import explorer_block_bytes
 from course_lib.costs.sweep.assembly import CATEGORIES, GpuMemory, Pieces, Spread, assembled, fullest
 from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
 from course_lib.costs.sweep.software import Software
@@ -38,7 +34,6 @@ from course_lib.errors import four_parts
 from course_lib.sequence_cut import ContextMethod
 
 _FP32 = 4
-_MASKS = 2  # bytes of dropout's masks for each number of the stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +44,7 @@ class Work:
     microbatch: int  # sequences
     n_microbatches: int = 1  # in one step of one replica
     itemsize: int = HALF  # bytes of a number that is computed with
+    products: int | None = None  # and of one that products read, where autocast shortens it
     recompute: Recompute = "none"
     fused_norms: bool = True  # PyTorch's RMSNorm on a GPU; False: on a CPU, and written out in Python
     keep_gathered: bool = False  # sequence parallelism by DTensor; False: gathered again in backward, as in Megatron
@@ -58,16 +54,20 @@ class Work:
             if getattr(self, name) < 1:
                 values, rule = f"{name}={getattr(self, name)}", f"{name} is positive"
                 raise ValueError(four_parts("Work", values, rule, f"give {name} >= 1"))
-        if self.recompute not in ("none", "full"):
+        if self.recompute not in get_args(Recompute):
             values, rule = f"recompute={self.recompute!r}", "not a known way"
-            raise ValueError(four_parts("Work", values, rule, "choose 'none' or 'full'"))
+            raise ValueError(four_parts("Work", values, rule, f"choose from {', '.join(get_args(Recompute))}"))
+
+    @property
+    def operand(self) -> int:
+        """Bytes of a number that a product reads or makes."""
+        return self.products or self.itemsize
 
 
 def gpu_memory(job: Job, *, stage: int | None = None) -> GpuMemory:
     """Bytes of a job's fullest GPU, or of those of one pipeline stage.
 
-    Activations are exact for a gated block without experts, the Explorer's for experts, and for all others
-    Korthikanti's without scores, which are a GPT's; the published ones count 16 bits, and scale with the numbers.
+    Activations are exact; where ranks share experts, they are those of ranks whose experts see as many rows.
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
     if isinstance(job, ModelConfig):  # what `tensor_memory` takes first
@@ -107,7 +107,8 @@ def tensor_memory(
         batch=work.microbatch * work.n_microbatches * parallel.dp,
         microbatch=work.microbatch,
         itemsize=work.itemsize,
-        recompute="none" if work.recompute == "none" else "layers",
+        products=work.products,
+        recompute=work.recompute,
         fused_norms=work.fused_norms,
         keep_gathered=work.keep_gathered,
         convention=convention,
@@ -144,8 +145,10 @@ def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | N
     how, axes = _how(job), _axes(parallel)
     layers = [(count, _layer(kind, axes, how)) for count, kind in layers_of_stage(model, parallel.pp, stage)]
     if job.adapters is not None and stage == 0:  # whose first layer has an input without a gradient
-        layers = [(layers[0][0] - 1, layers[0][1]), (1, _layer(model, axes, replace(how, stream=False)))]
-    lasting = _lasting(job, parallel, held, experts.experts)
+        (count, kind), *_ = layers_of_stage(model, parallel.pp, stage)
+        first = _layer(kind, axes, replace(how, stream=False))
+        layers = [(1, first), (count - 1, layers[0][1]), *layers[1:]]
+    lasting = _lasting(job, parallel, held, experts.experts, stage)
     everything, scores, products = (sum(count * sizes[place] for count, sizes in layers) for place in (0, 2, 3))
     here, largest, bare = sum(count for count, _ in layers), max(sizes[0] for _, sizes in layers), layers[0][1][1]
     return Pieces(
@@ -159,18 +162,18 @@ def stage_pieces(job: Job, parallel: ParallelConfig, stage: int, *, etp: int | N
     )
 
 
-def _lasting(job: Job, parallel: ParallelConfig, held: RankParameters, experts: int) -> dict[str, int]:
+def _lasting(job: Job, parallel: ParallelConfig, held: RankParameters, experts: int, stage: int) -> dict[str, int]:
     """What of a stage's `Pieces` lasts from step to step."""
     if job.adapters is None:
         return {"frozen": 0, "shared": held.shared, "experts": experts, "unit": held.largest_unit}
-    model, itemsize = job.model, job.states.weights
-    here = sum(count for count, _ in held.layers)
-    saved = nf4_saving(model, itemsize) if job.nf4 else 0
-    tp = 1 if "attention" in job.whole else parallel.tp
-    each = parameters_on_rank(model, job.adapters, tp=tp, kv_heads=kv_heads_on_rank(model, tp))
-    layer = max(numbers.total for _, numbers in held.layers) + each - saved // itemsize
-    frozen = held.total * itemsize - here * saved
-    return {"frozen": frozen, "shared": here * each, "experts": 0, "unit": max(held.outer, layer)}
+    itemsize, trained, frozen, largest = job.states.weights, 0, held.total * job.states.weights, held.outer
+    kinds = layers_of_stage(job.model, parallel.pp, stage)
+    for (count, kind), (_, numbers) in zip(kinds, held.layers, strict=True):
+        each = job.adapters.of_layer(kind, tp=parallel.tp, whole=job.whole)
+        saved = nf4_saving(kind, itemsize) if job.nf4 else 0
+        trained, frozen = trained + count * each, frozen - count * saved
+        largest = max(largest, numbers.total + each - saved // itemsize)
+    return {"frozen": frozen, "shared": trained, "experts": 0, "unit": largest}
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,7 @@ class _How:
     context: ContextMethod
     loss_pieces: int
     adapters: Adapters | None
+    nf4: bool
     stream: bool = True  # whether a layer's input has a gradient
 
 
@@ -192,10 +196,11 @@ def _how(job: Job) -> _How:
         sequence=-(-job.sequence // cp) * cp,  # so that each rank has as many positions as the one with most
         microbatch=job.sequences,
         itemsize=job.itemsize,
+        products=job.products,
         fused_norms=job.fused_norms,
         keep_gathered=job.gathers_once,
     )
-    return _How(work, job.software, frozenset(job.whole), job.context, job.loss_pieces, job.adapters)
+    return _How(work, job.software, frozenset(job.whole), job.context, job.loss_pieces, job.adapters, job.nf4)
 
 
 def _axes(parallel: ParallelConfig) -> ParallelConfig:
@@ -219,35 +224,51 @@ def _layer(kind: ModelConfig, parallel: ParallelConfig, how: _How) -> tuple[int,
             itemsize=work.itemsize,
             fused_norms=work.fused_norms,
             stream=how.stream,
+            autocast=work.products is not None,
+            nf4=how.nf4,
         )
         kept = bytes_on_rank(left_whole(beside, how.whole), parallel, keep_gathered=work.keep_gathered)
-    bare = layer_bytes(kind, parallel, work, recompute="full", whole=how.whole)
+    bare = layer_bytes(kind, parallel, work, recompute="layers", whole=how.whole)
     tokens = work.microbatch * (work.sequence // parallel.cp)
     tp = parallel.tp if "attention" not in how.whole else 1
-    twice = 2 * work.itemsize + 1  # of one score: before and after dropout, and a mask
-    scores = twice * tokens * work.sequence * kind.n_heads // tp if software.kernel == "scores" else 0
-    if software.kernel == "naive":
+    twice = 2 * work.operand + 1  # of one score: before and after dropout, and a mask
+    scores = 0
+    if software.kernel == "scores":  # which need no logarithm of their sums beside them
+        scores = tokens * (twice * work.sequence - _FP32) * kind.n_heads // tp
+    elif software.kernel == "naive":
         scores = _naive(kind, work, tokens, tp)
     if how.context == "all_gather" and kind.latent is None:  # of keys and values attention has the other ranks' too
         others = work.sequence - work.sequence // parallel.cp
-        row = 2 * kv_heads_on_rank(kind, tp) * kind.head_size * work.itemsize
+        row = 2 * kv_heads_on_rank(kind, tp) * kind.head_size * work.operand
         kept += work.microbatch * others * row
-    fused = kind.gated_ffn and kind.n_experts == 1 and software.fuses_swiglu
-    unmasked = not kind.gated_ffn and software.kind != "legacy"  # a GPT without dropout: two masks of a byte less
-    spared = work.itemsize * kind.ffn_size * fused + _MASKS * kind.hidden_size * unmasked
-    sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
-    keep: Keep = "matmuls" if kind.n_experts == 1 else "nothing"  # a job with experts keeps no products
-    products = bytes_on_rank(left_whole(kept_results(kind, **sizes, keep=keep), how.whole), parallel)
+    spared = _spared(kind, work.operand) if software.fuses_swiglu else 0
+    if not kind.gated_ffn and software.kind == "legacy":  # a GPT with dropout after each of its two blocks
+        masks = Saved(name="masks", elements=2 * tokens * kind.hidden_size, itemsize=1, shared_by="sequence")
+        kept += masks.on_rank(parallel)
+    sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.operand}
+    results = kept_results(kind, **sizes, keep="matmuls")
+    if how.adapters is not None:
+        results += adapter_results(kind, how.adapters, **sizes)
+    products = bytes_on_rank(left_whole(results, how.whole), parallel)
     return kept + scores - tokens * spared // parallel.tp, bare, scores, products
+
+
+def _spared(kind: ModelConfig, operand: int) -> int:
+    """Bytes of a token that fused kernels make again: silu(gate), and what comes out of experts times its weight."""
+    k = kind.experts_per_token
+    inner = kind.gated_ffn * (k * kind.ffn_size + kind.shared_ffn_size)
+    return operand * (inner + (k * kind.hidden_size if kind.n_experts > 1 else 0))
 
 
 def _naive(kind: ModelConfig, work: Work, tokens: int, tp: int) -> int:
     """What attention keeps more where it is written out: weights, which positions are later, a copy of keys and values
-    for each head of queries; and less: the logarithm of each sum.
+    for each head of queries; and less: the logarithm of each sum. A GPU's autocast computes the softmax in fp32, and
+    keeps that beside what the product reads; a CPU's does not.
     """
     heads, kv = kind.n_heads // tp, kv_heads_on_rank(kind, tp)
-    weights = tokens * work.sequence * heads * work.itemsize
-    copies = 2 * tokens * (heads - kv) * kind.head_size * work.itemsize
+    softmax = 0 if work.products is None else _FP32
+    weights = tokens * work.sequence * heads * (work.operand + softmax)
+    copies = 2 * tokens * (heads - kv) * kind.head_size * work.operand
     return weights + work.sequence**2 + copies - _FP32 * tokens * heads
 
 
@@ -258,7 +279,9 @@ def _head(model: ModelConfig, parallel: ParallelConfig, how: _How, logit_bytes: 
     sizes = {"batch": work.microbatch, "sequence": work.sequence // parallel.cp, "itemsize": work.itemsize}
     found = chunked_head_activations(model, **sizes, pieces=how.loss_pieces, fused_norms=work.fused_norms)
     if how.adapters is not None:
-        found = frozen_ends(found)
+        found = frozen_ends(found, pieces=how.loss_pieces)
+    if work.products is not None:
+        found = head_under_autocast(found, model)
     kept = [replace(x, itemsize=logit_bytes) if x.name == "log-probabilities" else x for x in found]
     return bytes_on_rank(left_whole(kept, how.whole), parallel, keep_gathered=work.keep_gathered)
 
@@ -273,29 +296,12 @@ def layer_bytes(
 ) -> int:
     """Bytes that one layer keeps of one microbatch on one GPU, before what its software spares."""
     sequence = work.sequence // parallel.cp
-    if recompute == "full":
+    if recompute == "layers":
         kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=work.itemsize)
         return bytes_on_rank(kept, parallel)
     sizes = {"batch": work.microbatch, "sequence": sequence, "itemsize": work.itemsize}
-    if is_counted(model):
-        kept = layer_activations(model, **sizes, fused_norms=work.fused_norms)
-        return bytes_on_rank(left_whole(kept, whole), parallel, keep_gathered=work.keep_gathered)
-    if model.n_experts > 1:
-        kept = attention_activations(model, **sizes, fused_norms=work.fused_norms)
-        cut = replace(parallel, tp=1) if whole & {"experts", "shared_ffn"} else parallel
-        experts = explorer_block_bytes(model, cut, sequence=work.sequence, microbatch=work.microbatch)
-        held = bytes_on_rank(left_whole(kept, whole), parallel, keep_gathered=work.keep_gathered)
-        return held + int(experts) * work.itemsize // HALF
-    some_whole = bool(whole & {"attention", "ffn"})
-    return int(
-        korthikanti_layer_bytes(
-            model,
-            batch=work.microbatch,
-            sequence=sequence,
-            tp=1 if some_whole else parallel.tp,
-            sequence_parallel=parallel.sequence_parallel and not some_whole,
-            recompute="selective",
-        )
-        * work.itemsize
-        / HALF
-    )
+    rows = layer_activations if is_counted(model) else expert_layer_activations
+    kept = rows(model, **sizes, fused_norms=work.fused_norms)
+    if work.products is not None:
+        kept = under_autocast(kept, model)
+    return bytes_on_rank(left_whole(kept, whole), parallel, keep_gathered=work.keep_gathered)

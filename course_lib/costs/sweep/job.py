@@ -22,8 +22,13 @@ _Offload = Literal["none", "optimizer", "all"]
 RECOMPUTE: tuple[_Again, ...] = get_args(_Again)
 SCHEDULES: tuple[_Schedule, ...] = get_args(_Schedule)
 OFFLOAD: tuple[_Offload, ...] = get_args(_Offload)
-FORMATS = {"bf16": 2, "fp32": 4, "fp64": 8}  # that one computes in
-NOT_KNOWN_BEFORE = "how many tokens pass an expert is not known before"  # so that nobody counts its products
+FORMATS = {  # that one computes in: bytes of a number, and of one that products read where these alone are shorter
+    "bf16": (2, None),
+    "fp32": (4, None),
+    "fp64": (8, None),
+    "autocast": (4, 2),
+    "fp16": (4, 2),
+}
 CODES_ARE_WHOLE = "64 weights in a row share a scale, and tp cuts rows"
 _CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
@@ -54,6 +59,7 @@ class Job:
     optimizer: str = "adamw"
     offload: str = "none"  # to the host's memory: the optimizer's states, or all that lasts
     itemsize: int = HALF  # bytes of a number that is computed with
+    products: int | None = None  # and of one that products read, where autocast shortens it
     fused_norms: bool = True  # PyTorch's RMSNorm on a GPU; False: written out in Python
     keep_gathered: bool | None = None  # sequence parallelism keeps what it gathered; None: as the software does
     logit_bytes: int | None = None  # of each logit in the loss; None: as the software does
@@ -72,9 +78,6 @@ class Job:
             if (value := getattr(self, name)) not in known:
                 way_out = f"choose one of {', '.join(known)}"
                 raise ValueError(four_parts("Job", f"{name}={value!r}", "not a known way", way_out))
-        if self.recompute == "selective" and self.model.n_experts > 1:
-            values, rule = f"recompute=selective with {self.model.n_experts} experts", NOT_KNOWN_BEFORE
-            raise ValueError(four_parts("Job", values, rule, "choose recompute=layers"))
         if self.nf4 and (self.adapters is None or self.parallel.tp > 1):
             values = f"nf4 with tp={self.parallel.tp}" if self.adapters else "nf4 without adapters"
             rule = CODES_ARE_WHOLE if self.adapters else "nobody trains codes"
@@ -127,9 +130,7 @@ class Job:
         found = {
             "convention": f"{self.states.name} ({self.states.assumes})",
             "optimizer": self.optimizer,
-            "compute_dtype": {size: name for name, size in FORMATS.items()}.get(
-                self.itemsize, f"{self.itemsize} bytes"
-            ),
+            "compute_dtype": self._computed,
             "sequence_parallel": shared,
             "recompute": self.recompute,
             "schedule": self.schedule,
@@ -140,6 +141,12 @@ class Job:
             "norms": "one kernel" if self.fused_norms else "in Python, with copies in fp32",
         }
         return found | ({"context": self.context} if self.parallel.cp > 1 else {})
+
+    @property
+    def _computed(self) -> str:
+        """What it computes in, by the first word for these bytes."""
+        sizes = self.itemsize, self.products
+        return next((name for name, known in FORMATS.items() if known == sizes), f"{self.itemsize} bytes")
 
     @property
     def evened(self) -> Job:

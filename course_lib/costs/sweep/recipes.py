@@ -17,7 +17,8 @@ from course_lib.costs.model.activations import (
     head_activations,
     layer_activations,
 )
-from course_lib.costs.model.adapters import Adapters, adapter_activations, adapter_state_bytes
+from course_lib.costs.model.adapter_activations import adapter_activations
+from course_lib.costs.model.adapters import Adapters, adapter_state_bytes
 from course_lib.costs.model.checkpointing import chunked_head_activations
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.parameters import model_parameters

@@ -26,9 +26,9 @@ _FIRST: dict[str, Any] = {
 _PRESETS = {
     "70B on 64 GPUs": {**_FIRST, "dp": 8, "tp": 8},
     "70B, ZeRO-1": {**_FIRST, "dp": 64, "tp": 1, "zero_stage": 1},
-    "70B, recomputed": {**_FIRST, "dp": 64, "tp": 1, "recompute": "full"},
+    "70B, recomputed": {**_FIRST, "dp": 64, "tp": 1, "recompute": "layers"},
     "8B on one node": {**_FIRST, "model": "llama3_1_8b", "dp": 8, "tp": 1},
-    "405B on 512 GPUs": {**_FIRST, "model": "llama3_1_405b", "dp": 32, "tp": 8, "pp": 2, "recompute": "full"},
+    "405B on 512 GPUs": {**_FIRST, "model": "llama3_1_405b", "dp": 32, "tp": 8, "pp": 2, "recompute": "layers"},
 }
 
 

@@ -21,7 +21,7 @@ from course_lib.viz.widgets.explorer import Explorer
 
 _CONVENTION = "zero"  # the one that lesson 01 starts from
 _STAGES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3, FSDP")
-_ADDED: dict[Recompute, str] = {"none": "", "full": ", recomputed"}
+_ADDED: dict[Recompute, str] = {"none": "", "layers": ", recomputed"}
 _REACH = 2.0  # the axis ends at so many times the device's memory, whatever the bars are
 _FIRST: dict[str, Any] = {
     **{"config": "", "model": "llama3_1_8b", "device": "h100_sxm_80", "gpus": 8, "tp": 1},

@@ -16,7 +16,8 @@ from course_lib import comm
 from course_lib.comm.traces import Traffic
 from course_lib.config import ParallelConfig, TrainConfig
 from course_lib.costs.model.activations import bytes_on_rank
-from course_lib.costs.model.adapters import MAPS, Adapters, adapter_activations
+from course_lib.costs.model.adapter_activations import adapter_activations
+from course_lib.costs.model.adapters import MAPS, Adapters
 from course_lib.gauges.allocated import saved_bytes
 from course_lib.models.decoder import Decoder
 from course_lib.models.moe import MoEDecoder

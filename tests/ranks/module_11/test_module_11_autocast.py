@@ -60,6 +60,21 @@ def test_it_keeps_fewer_bytes_and_not_half_of_them():
     assert 0.5 * plain < short < plain
 
 
+def kept_on_ranks(*make):
+    trainer = trainer_of(*(one() for one in make), dp=2)
+    inputs, targets = (x.tensor_split(2)[dist.get_rank()].clone() for x in batches().batch(0))
+    return saved_bytes(trainer.model, lambda: trainer.engine.ends.loss(trainer.model(inputs), targets))
+
+
+def test_stage_3_shares_the_matrices_and_not_their_short_copies():
+    """A unit's numbers are freed after its forward; what autocast made of them, autograd holds until backward."""
+    more = []
+    for sharing in (replicate, fully_shard):
+        plain, short = (run_ranks(kept_on_ranks, 2, *before, sharing)[0] for before in ((), (autocast,)))
+        more.append(short - plain)
+    assert more[0] == more[1]
+
+
 @pytest.mark.parametrize(
     ("apply", "degrees"),
     [

@@ -60,6 +60,7 @@ def test_it_equals_one_device(case):
         {"cp": 2, "method": "ring", "recomputed": MATMULS, "pp": 2, "schedule": "1f1b"},
         {"ep": 2, "spread_experts": True, "shape": "moe", "recomputed": PAIRS, "balance": 0.1},
         {"ep": 2, "spread_experts": True, "shape": "deepseek", "recomputed": MATMULS, "data": "fsdp"},
+        {"ep": 2, "spread_experts": True, "shape": "moe", "recomputed": MATMULS, "balance": 0.1},
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -28,6 +29,7 @@ SAVERS = {
     "naive": ["attention=naive"],
     "tiles": ["attention=tiles"],
     "adamw8bit": ["optimizer=adamw8bit"],
+    "selective": ["recompute=selective"],
 }
 WITHIN = {"adamw8bit": 1e-7}  # which computes in fp32, whatever the weights are in; all others: 1e-11
 LAYOUTS = {
@@ -43,6 +45,7 @@ LAYOUTS = {
     "tiles": [["dp=2", "tp=2", "recompute=layers"]],
     "naive": [["tp=2", "engine=torch"]],
     "adamw8bit": [["dp=2", "cp=2"]],
+    "selective": [["dp=2", "ep=2", "zero_stage=3", "model=tiny_mixtral"]],
 }
 EACH = [(saver, layout) for saver, layouts in LAYOUTS.items() for layout in layouts]
 
@@ -155,6 +158,23 @@ def test_a_folder_s_model_with_adapters(saver, layout, llama, tmp_path):
     with torch.no_grad():
         assert (model(tokens).logits - before).abs().max() > 1e-3
         torch.testing.assert_close(model(tokens).logits, trainer.output(tokens), rtol=1e-10, atol=1e-10)
+
+
+def test_beside_maps_that_lie_transposed_ranks_train_the_same_and_say_so(tmp_path):
+    """GPT-2's, one of which makes queries, keys and values."""
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions": 32, "eos_token_id": 1}
+    still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    torch.manual_seed(3)
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **still)).double().save_pretrained(tmp_path / "gpt2")
+    words = [f"model={tmp_path}/gpt2", *SAVERS["lora"]]
+    wanted = run_in(tmp_path / "alone", *words)
+    assert wanted[-1] < wanted[0]
+    assert run_in(tmp_path / "ranks", *words, "dp=2", "zero_stage=3") == pytest.approx(wanted, rel=1e-11)
+    saved = load_file(tmp_path / "ranks" / "adapter" / "adapter_model.safetensors")
+    joined = {name.rpartition("lora_")[2]: x.shape for name, x in saved.items() if "h.0.attn.c_attn" in name}
+    assert joined == {"A.weight": (4, 32), "B.weight": (96, 4)}
+    config = json.loads((tmp_path / "ranks" / "adapter" / "adapter_config.json").read_text())
+    assert config["fan_in_fan_out"] is True
 
 
 @torch.no_grad()

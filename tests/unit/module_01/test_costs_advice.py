@@ -94,7 +94,7 @@ def test_memory_is_that_of_the_fullest_gpu():
 def test_published_activations_scale_with_the_numbers(model):
     config, parallel = load_model(model), ParallelConfig(dp=2, zero_stage=3)
     half, full = (
-        tensor_memory(config, parallel, Work(sequence=64, microbatch=1, itemsize=size, recompute="full"), FP32)
+        tensor_memory(config, parallel, Work(sequence=64, microbatch=1, itemsize=size, recompute="layers"), FP32)
         for size in (2, 4)
     )
     assert full.gathered == 2 * half.gathered

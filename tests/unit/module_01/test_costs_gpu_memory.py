@@ -84,7 +84,7 @@ def test_stages_hold_what_is_in_flight():
 
 
 def test_recompute_keeps_the_inputs_and_one_layer():
-    kept, again = (Work(sequence=512, microbatch=2, recompute=way) for way in ("none", "full"))
+    kept, again = (Work(sequence=512, microbatch=2, recompute=way) for way in ("none", "layers"))
     memory = tensor_memory(LLAMA_3_1_8B, ParallelConfig(), again, FP32)
     inputs = 31 * 2 * 512 * 4096 * 2  # that of the layer which is redone is its first norm's
     assert memory.activations == inputs + layer_bytes(LLAMA_3_1_8B, ParallelConfig(), kept)
@@ -96,17 +96,25 @@ def test_context_parallel_ranks_share_the_sequence():
     assert (whole.activations, whole.head) == (4 * part.activations, 4 * part.head)
 
 
-def test_other_shapes_use_published_formulas():
+def test_a_gpt_keeps_what_the_paper_says_without_masks_and_with_what_norms_and_attention_note():
     work, parallel = Work(sequence=2048, microbatch=1), ParallelConfig(tp=8, sequence_parallel=True)
-    gpt, mixtral, dense = load_model("gpt3_175b"), load_model("mixtral_8x7b"), load_model("llama3_1_8b")
-    assert layer_bytes(gpt, parallel, work) == korthikanti_layer_bytes(
-        gpt, batch=1, sequence=2048, tp=8, sequence_parallel=True, recompute="selective"
-    )
+    gpt = load_model("gpt3_175b")
+    paper = korthikanti_layer_bytes(gpt, batch=1, sequence=2048, tp=8, sequence_parallel=True, recompute="selective")
+    masks, noted = 2 * gpt.hidden_size, 4 * gpt.n_heads + 2 * 2 * 4  # bytes of a token
+    assert layer_bytes(gpt, parallel, work) == paper + 2048 * (noted - masks) // 8
+
+
+def test_experts_keep_what_the_explorer_says_and_what_is_fused_there():
+    """And a router's choices, of which that says nothing."""
+    work, parallel = Work(sequence=2048, microbatch=1), ParallelConfig(tp=8, sequence_parallel=True)
+    mixtral, dense = load_model("mixtral_8x7b"), load_model("llama3_1_8b")
     experts = layer_bytes(mixtral, parallel, work) - explorer_block_bytes(
         mixtral, parallel, sequence=2048, microbatch=1
     )
     block = 2 * 2048 * (4096 + 4 * 14336) // 8  # Mixtral's attention is that of Llama 3.1 8B
-    assert experts == layer_bytes(dense, parallel, work) - block
+    fused = 2 * 2 * 2048 * (4096 + 14336) // 8  # of two experts a token
+    router = 2048 * (2 * (8 + 3 + 2) + 8 * (2 + 4)) + 4 * 8
+    assert experts == layer_bytes(dense, parallel, work) - block + fused + router // 8
 
 
 @pytest.mark.parametrize("name", ["sequence", "microbatch", "n_microbatches"])
@@ -116,7 +124,7 @@ def test_work_is_positive(name):
 
 
 def test_an_unknown_way_to_recompute_is_refused():
-    with pytest.raises(ValueError, match=r"^Work: recompute='some'; not a known way; choose 'none' or 'full'$"):
+    with pytest.raises(ValueError, match=r"^Work: recompute='some'; not a known way; choose from none, layers$"):
         Work(sequence=1, microbatch=1, recompute="some")
 
 

@@ -38,8 +38,8 @@ def by_torch(model):
 
 WAYS = {
     "none": (lambda model: None, "none"),
-    "ours": (lambda model: checkpoint_layers(model.layers), "full"),
-    "torch's": (by_torch, "full"),
+    "ours": (lambda model: checkpoint_layers(model.layers), "layers"),
+    "torch's": (by_torch, "layers"),
 }
 TOGETHER = [  # every two of shape, size and way meet, by a Latin square
     (shape, *size, list(WAYS)[(row + column) % 3])

@@ -152,11 +152,11 @@ def test_the_memory_explorer_draws_what_its_controls_say():
 def test_recompute_and_micro_batch_reach_the_bar():
     explorer = viz.memory_explorer()
     texts = {explorer.text}
-    for name, value in {"recompute": "full", "microbatch": 4, "device": "h200_sxm_141"}.items():
+    for name, value in {"recompute": "layers", "microbatch": 4, "device": "h200_sxm_141"}.items():
         explorer.controls[name].value = value
         texts.add(explorer.text)
     assert len(texts) == 4
-    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB\n" in explorer.text
+    assert "recompute layers; " in explorer.text and "memory: H200 SXM 141 GB\n" in explorer.text
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from course_lib.verify.museum import (
     DECOYS,
     EXPERT_BUGS,
     PIPELINE_BUGS,
+    SAVER_BUGS,
     SHARDED_BUGS,
     TENSOR_BUGS,
     WRONG_LINES,
@@ -39,6 +40,7 @@ EXHIBITS = {
     **CONTEXT_BUGS,
     **EXPERT_BUGS,
     **ADAPTER_BUGS,
+    **SAVER_BUGS,
 }
 
 

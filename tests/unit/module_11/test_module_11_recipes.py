@@ -6,7 +6,8 @@ import pytest
 
 from course_lib.config import load_model
 from course_lib.costs.model.activations import activation_bytes, layer_activations
-from course_lib.costs.model.adapters import Adapters, adapter_activations, nf4_bytes
+from course_lib.costs.model.adapter_activations import adapter_activations
+from course_lib.costs.model.adapters import Adapters, nf4_bytes
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.recipes import Recipe, recipe_memory
 from course_lib.units import GB
