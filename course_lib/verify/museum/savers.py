@@ -45,7 +45,7 @@ def _weight_before_codes(base: FrozenMap) -> Tensor:
 _EXHIBITS = (
     Bug(
         name="fresh_masks",
-        title="Layers that compute again in backward drop other numbers than the loss has seen",
+        title="Recomputed layers drop other numbers in backward than the loss has seen",
         patch=partial(patch.object, LayerCall, "_same_numbers", _fresh_numbers),
         where=Issue(
             title="Preserve RNG state across activation-checkpoint recompute when dropout is active",

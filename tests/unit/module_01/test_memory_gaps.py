@@ -89,9 +89,9 @@ def test_how_far_off_they_are_on_llama_8b():
     assert found == [-6.5, -13.0, 0, -12.5, -50, 12.5, 264.1, -36.2, -30.6, 0, 40.5, -31.5, -15.8]
 
 
-def test_layers_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"^layer_activations: .*; the tensors are those of a decoder with a gated"):
-        gaps(load_model("gpt3_175b"))
+def test_layers_with_experts_are_refused():
+    with pytest.raises(ValueError, match=r"^layer_activations: .*; the tensors are those of one block, and experts"):
+        gaps(load_model("deepseek_v3"))
 
 
 def test_each_rank_has_its_own_share_of_what_does_not_divide():
