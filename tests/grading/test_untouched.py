@@ -51,6 +51,16 @@ def test_ranks_stay_where_nothing_is_left(answers):
     assert {size: kept.pool for size, kept in runner.POOLS.items()} == pools
 
 
+def test_the_first_optimizer_of_a_class_costs_nobody_a_new_process():
+    """PyTorch then puts another `step` into the class, as an answer might."""
+    pools = set()
+    for kind in ("SGD", "Adam", "AdamW", "SGD"):
+        made = f"type(torch.optim.{kind}([torch.zeros(1, requires_grad=True)])).__name__"
+        assert reports(poisons.see, made) == (kind,) * RANKS
+        pools.add(runner.POOLS[RANKS].pool)
+    assert len(pools) == 1
+
+
 IN_A_NOTEBOOK = """
 import os, sys
 import course_lib.checks
