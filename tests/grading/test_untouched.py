@@ -51,6 +51,21 @@ def test_ranks_stay_where_nothing_is_left(answers):
     assert {size: kept.pool for size, kept in runner.POOLS.items()} == pools
 
 
+BEGUN_ONCE = (  # in a process: what PyTorch then writes into an optimizer's class, the library's thread, and its look
+    *(f"len(torch.optim.{kind}([torch.ones(1, requires_grad=True)]).state)" for kind in ("SGD", "Adam", "AdamW")),
+    "importlib.import_module('course_lib.comm.background').submit(lambda: None).wait()",
+    "importlib.import_module('course_lib.parallel.sharding.untouched').watch(())",
+)
+
+
+def test_what_is_begun_once_in_a_process_costs_nobody_a_new_one():
+    pools = set()
+    for done in (*BEGUN_ONCE, "1"):
+        assert len(reports(poisons.see, done)) == RANKS
+        pools.add(runner.POOLS[RANKS].pool)
+    assert len(pools) == 1
+
+
 IN_A_NOTEBOOK = """
 import os, sys
 import course_lib.checks

@@ -1,7 +1,8 @@
-"""One torchrun for many scripts: its ranks import once what these import, and fork a process for each of them.
+"""One torchrun for many scripts: its process imports once what these import and forks ranks, and they the scripts.
 
-That process reads, writes and ends as it would alone; a rank has one thread when it forks, or refuses. As at a restart
-by torchrun, every script meets at a store of its own, and ranks may be left out.
+A script's process reads, writes and ends as it would alone; who forks has one thread, or refuses. As at a restart by
+torchrun, every script meets at a store of its own, and ranks may be left out. So torchrun itself starts one process,
+whose variables the ranks have, each with its own number.
 """
 
 from __future__ import annotations
@@ -98,28 +99,43 @@ def kept(ranks, scripts, **variables):
         server.bind(str(path))
         server.listen()
         server.settimeout(READY_S)
-        stack.enter_context(torchrun.started(ranks, __file__, path, *scripts, cwd=cwd, **variables))
+        stack.enter_context(torchrun.started(1, __file__, path, ranks, *scripts, cwd=cwd, **variables))
         connections = [stack.enter_context(Connection(server.accept()[0].detach())) for _ in range(ranks)]
         yield KeptTorchrun(sorted(connections, key=lambda rank: rank.recv()))
 
 
-def serve(path, *scripts):
-    """A rank: import, then run what is asked for until nobody is there to ask; a script's process returns from here."""
+def serve(path, ranks, *scripts):
+    """Import, be so many ranks, and end with them; a script's process returns from here."""
     gc.disable()  # what is imported is no garbage, so nobody need look through it, now or when a process ends
     for script in scripts:
         runpy.run_path(script)  # not as the main program, so that it defines and does no more
     gc.freeze()
     gc.enable()
+    for rank in map(str, range(int(ranks))):
+        if not forked():
+            os.environ |= dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank)
+            return be_rank(path)
+    for _ in range(int(ranks)):
+        os.wait()
+
+
+def be_rank(path):
+    """Run what is asked for until nobody is there to ask; a script's process returns from here."""
     with Client(path) as pytest:
         pytest.send(int(os.environ["RANK"]))
         while True:
             asked = pytest.recv()
-            assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
-            if not (child := os.fork()):
+            if not (child := forked()):
                 break
             pytest.send(child)
             pytest.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     run(*asked)
+
+
+def forked():
+    """The number of a new process, and in that 0."""
+    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
+    return os.fork()
 
 
 def run(argv, cwd, variables):

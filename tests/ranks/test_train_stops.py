@@ -17,7 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from course_lib.cli.main import main
 from course_lib.training import step_folders
+from tests.ranks.module_03.test_train_command import left_of
 from tools.paths import ROOT
 
 STEPS = 40
@@ -32,6 +34,7 @@ STARTED = {
     ),
     "pieces": (["-m", "course_lib"], ["dp=2", "zero_stage=3"]),
 }
+PROCESSES = {"one device": 1, "ranks of its own": 3, "torchrun": 3, "pieces": 3}  # the first, and each rank
 
 
 def start(how, folder, *more):
@@ -43,7 +46,19 @@ def start(how, folder, *more):
     asked = [given for given in (*SMALL, *layout) if given.partition("=")[0] not in names]
     command = [sys.executable, *words, "train", *asked, *more, f"out={folder}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=folder.parent,
+        start_new_session=True,
+        preexec_fn=listen_to_interrupts,
+        **pipes,
+    )
+
+
+def listen_to_interrupts():
+    """A shell that starts the tests in the background lets all their children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def losses(folder):
@@ -69,9 +84,11 @@ def whole(tmp_path_factory):
     def of(how):
         layout = tuple(STARTED[how][1])
         if layout not in known:
-            run = start(how, folder / str(len(known)))
-            assert ended(run) and run.returncode == 0
-            known[layout] = losses(folder / str(len(known)))
+            out = folder / str(len(known))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delenv("RANK", raising=False)
+                assert main(["train", *SMALL, *layout, f"out={out}"]) == 0
+            known[layout] = losses(out)
         return known[layout]
 
     return of
@@ -86,23 +103,24 @@ def whole(tmp_path_factory):
         ("pieces", signal.SIGINT),
     ],
 )
-def test_before_its_first_checkpoint_too_it_is_written_and_gone_on_from(tmp_path, whole, how, number):
+def test_it_ends_all_processes_with_one_line_and_a_checkpoint_that_is_gone_on_from(tmp_path, whole, how, number):
     parts = tmp_path / "parts"
     run = start(how, parts)
     when_a_step_is_done(run, parts)
+    assert len(left_of(tmp_path)) >= PROCESSES[how]
     if number == signal.SIGINT:  # a terminal sends it to all, as torchrun hands it on once more
         os.killpg(run.pid, number)
     else:
         run.send_signal(number)
     _, errors = ended(run)
-    assert run.returncode != 0
-    kept = re.search(r"interrupted; .* keeps step (\d+): the same command goes on from there", errors)
-    assert kept and step_folders.latest(parts).name == f"step-{kept[1]}", errors
-    assert int(kept[1]) < STEPS and len(losses(parts)) == int(kept[1])
+    assert run.returncode != 0 and left_of(tmp_path) == []
+    kept = re.findall(r"interrupted; .* keeps step (\d+): the same command goes on from there", errors)
+    assert len(kept) == 1 and step_folders.latest(parts).name == f"step-{kept[0]}", errors
+    assert int(kept[0]) < STEPS and len(losses(parts)) == int(kept[0])
     again = start(how, parts)
     output, errors = ended(again)
     assert again.returncode == 0, errors
-    assert f"goes on after step {kept[1]} of {STEPS}" in output
+    assert f"goes on after step {kept[0]} of {STEPS}" in output
     assert losses(parts) == whole(how)
 
 

@@ -16,7 +16,9 @@ import cloudpickle
 import torch.distributed as dist
 
 from course_lib.checks.kit import untouched
+from course_lib.comm import background
 from course_lib.comm.ledger import Event
+from course_lib.parallel.sharding.untouched import watch as look_at_optimizers
 from course_lib.ranks import places, server, switch
 from course_lib.ranks.pool import START_LIMIT_S, Listener, RankPool
 from course_lib.ranks.report import RankError
@@ -119,8 +121,14 @@ def _run(
 
 
 def _warm_up() -> None:
-    """Runs on a rank: this module and the first message cost time that a learner's limit must not pay for."""
+    """Runs on a rank: this module and the first message cost time that a learner's limit must not pay for.
+
+    What the library begins once in a process, its communication thread and its look at optimizers' steps, is there from
+    the start: begun for an answer, it would be something that the answer has left.
+    """
     dist.barrier()
+    background.submit(lambda: None).wait()
+    look_at_optimizers(())
     untouched.remember()
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import kept_torchrun
@@ -246,7 +244,7 @@ def test_a_rank_that_dies_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys
 
 
 def started(*command, cwd):
-    """A process in a session of its own, so that it can be told from others, and interrupted with all its children."""
+    """A process in a session of its own, so that it can be told from others."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
     return subprocess.Popen(
         command,
@@ -256,13 +254,7 @@ def started(*command, cwd):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=listen_to_interrupts,
     )
-
-
-def listen_to_interrupts():
-    """A shell that starts the tests in the background lets all their children ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def left_of(folder):
@@ -277,39 +269,7 @@ def left_of(folder):
     return found
 
 
-ALONE, TORCHRUN = (sys.executable, "-m", "course_lib"), torchrun.command(2, "-m", "course_lib")
-
-
-def first_step_of(process):
-    for line in process.stdout:
-        if line.startswith("step "):
-            return line
-    raise AssertionError(process.stderr.read())
-
-
-KEPT = re.compile(r"interrupted; 'run' keeps step \d+: the same command goes on from there")
-
-
-def is_left_to_go_on(folder, process):
-    """It has ended with one line of ours and a checkpoint, and no process is left."""
-    _, err = process.communicate(timeout=ENDS_S)
-    assert process.returncode != 0 and len(KEPT.findall(err)) == 1
-    assert left_of(folder) == [] and (folder / "run/LATEST").exists()
-
-
-@pytest.mark.parametrize(("number", "ranks"), [(2, ()), (2, ("dp=2",)), (15, ("dp=2",))])  # SIGINT, SIGTERM
-def test_a_signal_ends_all_processes_with_one_line_and_a_checkpoint(tmp_path, number, ranks):
-    process = started(*ALONE, "train", *last_of(*SMALL, "steps=1000000"), "out=run", *ranks, cwd=tmp_path)
-    assert first_step_of(process) and left_of(tmp_path)
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    is_left_to_go_on(tmp_path, process)
-
-
-def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_path):
-    process = started(*TORCHRUN, "train", *last_of(*SMALL, "steps=1000000"), "out=run", "dp=2", cwd=tmp_path)
-    assert first_step_of(process) and len(left_of(tmp_path)) >= 3
-    os.killpg(process.pid, signal.SIGINT)  # torchrun passes it on, and SIGTERM after it
-    is_left_to_go_on(tmp_path, process)
+TORCHRUN = torchrun.command(2, "-m", "course_lib")
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,17 @@ from course_lib.training.trainer import Trainer
 METHODS = ("all_gather", "ring", "ulysses")
 
 
-@pytest.mark.parametrize("cp", [2, 3, 4])
-@pytest.mark.parametrize("order", ["contiguous", "zigzag"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "order", "cp"),
+    [  # with the other number of ranks in `test_context.py`
+        ("all_gather", "contiguous", 4),
+        ("all_gather", "zigzag", 3),
+        ("ring", "contiguous", 3),
+        ("ring", "zigzag", 4),
+        ("ulysses", "contiguous", 4),
+        ("ulysses", "zigzag", 3),
+    ],
+)
 def test_it_equals_one_device(method, order, cp):
     climbs(method=method, order=order, cp=cp, end=3)  # one of 16 tokens closes a document
 
@@ -48,25 +56,29 @@ def test_without_context_each_rank_has_its_documents():
 TOKENS = torch.tensor([[1, 2, 3, 0, 4, 5, 6, 7, 0, 8]])  # of three documents, closed by 0
 
 
-def seen_from(position, make):
-    """Which places of TOKENS move the output at a position."""
+POSITIONS = {3: [0, 1, 2], 6: [4, 5, 6], 9: [9]}  # and which places each sees of its own document
+
+
+def seen_from(make):
+    """By position, which places of TOKENS move the output there."""
     torch.manual_seed(0)
     trainer = make(TrainConfig())
-    before, moved = trainer.output(TOKENS)[0, position], []
+    before, moved = trainer.output(TOKENS)[0], {position: [] for position in POSITIONS}
     for place in range(TOKENS.shape[1]):
         other = TOKENS.clone()
         other[0, place] += 7 * (TOKENS[0, place] > 0)  # another word; what closes a document does so still
-        moved += [place] if not torch.equal(trainer.output(other)[0, position], before) else []
+        found = trainer.output(other)[0]
+        for position, places in moved.items():
+            places += [place] if not torch.equal(found[position], before[position]) else []
     return moved
 
 
-@pytest.mark.parametrize(("position", "seen"), [(3, [0, 1, 2]), (6, [4, 5, 6]), (9, [9])])
-def test_a_position_sees_its_own_document_alone(position, seen):
-    assert seen_from(position, partial(alone, end=0)) == seen
-    assert seen_from(position, alone) == [place for place in range(position + 1) if TOKENS[0, place]]
+def test_a_position_sees_its_own_document_alone():
+    assert seen_from(partial(alone, end=0)) == POSITIONS
+    whole = {position: [place for place in range(position + 1) if TOKENS[0, place]] for position in POSITIONS}
+    assert seen_from(alone) == whole
     for method in METHODS:
-        make = partial(spread, method=method, cp=3, end=0)
-        assert run_ranks(seen_from, 3, position, make) == [seen] * 3
+        assert run_ranks(seen_from, 3, partial(spread, method=method, cp=3, end=0)) == [POSITIONS] * 3
 
 
 def test_a_block_that_a_query_sees_nothing_of_changes_nothing():

@@ -88,9 +88,7 @@ def climbs(family, *, tokens=TOKENS, **case):
 @pytest.mark.parametrize(
     ("family", "case"),
     [
-        ("Llama", {"method": "all_gather", "cp": 2}),
         ("Qwen3", {"method": "all_gather", "cp": 3, "order": "contiguous"}),
-        ("Qwen3", {"method": "ring", "cp": 2, "order": "contiguous"}),
         ("Llama", {"method": "ring", "cp": 4}),
         ("Llama", {"method": "ulysses", "cp": 3}),  # 2, 1, 1 heads of queries
         ("Qwen3", {"method": "ulysses", "cp": 4, "order": "contiguous", "changes": {"num_key_value_heads": 1}}),
@@ -107,7 +105,6 @@ def test_sequences_are_shared(family, case):
 @pytest.mark.parametrize(
     ("family", "case"),
     [
-        ("Mixtral", {"ep": 2}),
         ("Mixtral", {"ep": 4}),  # 2, 1, 1, 1 of them
         ("Qwen3Moe", {"ep": 3, "changes": {"norm_topk_prob": True}}),
         ("Qwen3Moe", {"ep": 2, "dp": 2, "data": "fsdp"}),

@@ -9,16 +9,15 @@ import torch.distributed as dist
 from museum_data import BATCHES, LETTERS, MAX_NORM, tight
 
 from course_lib.config import ModelConfig
-from course_lib.models.decoder import Attention, rotary_angles
-from course_lib.models.moe import MoEDecoder
+from course_lib.models.decoder import Attention, Decoder, rotary_angles
 from course_lib.parallel.table.mesh import make_mesh
 from course_lib.training.context_technique import context
-from course_lib.training.expert_technique import experts
 from course_lib.training.sharding import fully_shard
 from course_lib.training.trainer import Trainer
 from course_lib.verify import NotEqual, assert_parallel_equals
 from course_lib.verify.museum import CONTEXT_BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right
 
+SHARING = 2  # a sequence
 STEPS = 40
 MODEL = ModelConfig(
     name="reader",
@@ -29,19 +28,16 @@ MODEL = ModelConfig(
     ffn_size=16,
     vocab_size=LETTERS,
     tied=False,
-    n_experts=4,
-    experts_per_token=2,
 )
 
 
 def alone(config):
-    return Trainer(MoEDecoder(MODEL), tight(config))
+    return Trainer(Decoder(MODEL), tight(config))
 
 
 def on_ranks(config, *bugs):
-    mesh = make_mesh(ep=2, cp=dist.get_world_size() // 2)
-    apply = (context("ring"), experts(), fully_shard(), *bugs)
-    return Trainer(MoEDecoder(MODEL), tight(config), mesh=mesh, apply=apply)
+    mesh = make_mesh(dp=dist.get_world_size() // SHARING, cp=SHARING)
+    return Trainer(Decoder(MODEL), tight(config), mesh=mesh, apply=(context("ring"), fully_shard(), *bugs))
 
 
 @cache
@@ -49,10 +45,11 @@ def reference_curve():
     return curve_alone(alone, BATCHES.batch, STEPS)
 
 
-CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, the causes it names, and its way out
-    "own_keys_in_backward": (None, "other", ("some wrong",), "what is special about it"),
-    "angles_from_zero": (None, "other", ("from a position on",), "the first 4 positions of each row are right"),
-    "averaged_over_sequence": (
+CAUGHT = {  # by how many ranks; ratio and kind on the bug's first rung, the causes that are named, and its way out
+    "own_keys_in_backward": (2, None, "other", ("some wrong",), "what is special about it"),
+    "angles_from_zero": (2, None, "other", ("from a position on",), "the first 4 positions of each row are right"),
+    "averaged_over_sequence": (  # two shares of the batch too: else it is any factor
+        4,
         0.5,
         "ratio",
         ("averaged twice", "averaged over all ranks"),
@@ -71,16 +68,17 @@ def bug(request):
 
 
 def test_its_loss_curve_looks_right(bug):
-    curve = curve_on_ranks(bug.planted(on_ranks), BATCHES.batch, world_size=4, steps=STEPS)
+    ranks, *_ = CAUGHT[bug.name]
+    curve = curve_on_ranks(bug.planted(on_ranks), BATCHES.batch, world_size=ranks, steps=STEPS)
     looks_right = loss_curve_looks_right(curve.losses, reference_curve().losses)
     assert looks_right and curve.losses[-1] < curve.losses[0] - 0.3
     assert min(reference_curve().norms) > MAX_NORM
 
 
 def test_it_is_caught(bug):
-    ratio, kind, causes, way_out = CAUGHT[bug.name]
+    ranks, ratio, kind, causes, way_out = CAUGHT[bug.name]
     with pytest.raises(NotEqual, match=way_out) as caught:
-        assert_parallel_equals(bug.sound(alone), bug.planted(on_ranks), BATCHES.batch, world_size=4)
+        assert_parallel_equals(bug.sound(alone), bug.planted(on_ranks), BATCHES.batch, world_size=ranks)
     error = caught.value
     assert (error.rung, error.kind, error.causes) == (bug.first_rung, kind, causes)
     if ratio is not None:
@@ -104,6 +102,6 @@ def test_small_errors_of_angles_are_not_told_as_rounding():
     """Weights begin so small that attention hardly matters: what is wrong is as small as bfloat16's rounding."""
     with pytest.raises(NotEqual, match="the first 4 positions of each row are right") as caught:
         assert_parallel_equals(
-            alone, lambda config: on_ranks(config, angles_of_a_contiguous_cut), BATCHES.batch, world_size=4
+            alone, lambda config: on_ranks(config, angles_of_a_contiguous_cut), BATCHES.batch, world_size=SHARING
         )
     assert (caught.value.rung, caught.value.causes) == ("output", ("from a position on",))
