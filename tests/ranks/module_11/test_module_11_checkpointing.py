@@ -49,6 +49,7 @@ def test_it_equals_one_device(case):
         {"pp": 4, "schedule": "1f1b", "recomputed": WHOLE},  # the first stage has the embedding, the last the head
         {"pp": 2, "tp": 2, "schedule": "1f1b", "recomputed": ATTENTION},
         {"pp": 2, "tp": 2, "schedule": "1f1b", "recomputed": {"partitioned": True}},
+        {"dp": 2, "data": "zero1", "recomputed": MATMULS},
         {"cp": 2, "method": "ulysses", "recomputed": ATTENTION, "data": "fsdp"},
         {"cp": 3, "method": "all_gather", "recomputed": PAIRS, "data": "ddp"},
         {"cp": 2, "method": "ring", "recomputed": MATMULS, "pp": 2, "schedule": "1f1b"},
