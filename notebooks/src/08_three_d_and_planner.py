@@ -607,7 +607,7 @@ viz.plot_step_causes([with_cut, without], title="Sequences cut in two, and left 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The upper bar recomputes nothing, because the activations of half a sequence fit. Its bubble is half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long. And kernels are launched almost twice as often, for twice as many micro-batches.
+# The upper bar recomputes nothing, because the activations of half a sequence fit. Its bubble is half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long. And launching kernels takes almost twice as long, for twice as many micro-batches.
 #
 # Was Meta wrong? By our formulas two dozen sets of degrees are faster, all with cut sequences. But Meta, with whole sequences, recomputed nothing either, which in our formulas fits only with slow ZeRO 3. They freed by hand tensors that our formulas keep. And they shared out gradients along `dp` while each rank kept its weights, which our rules do not allow beside a pipeline. Their own operations reached 41 %<!-- =41 --> of the peak, a share that is called **MFU** (with recomputation counted it would be HFU), and that is what our lower bar has, recomputation and all.
 #

@@ -260,3 +260,51 @@ def test_what_one_factor_mends_in_lesson_12b():
     )
     assert "There the prediction was too long before, and the factor has made it longer still" in lesson("12b")
     assert 0 < before[-1] < after[-1]
+
+
+def records(test: str) -> list[dict[str, str]]:
+    """What the committed table says of left-out sources under this name."""
+    return [one for one in sim.committed_records() if one["test"] == test]
+
+
+def test_how_little_was_learnt_by_heart_in_lesson_08():
+    text = lesson("08")
+    left_out, seen = (
+        {one["group"]: float(one["median"]) for one in records(test) if int(one["rows"]) >= 8}
+        for test in ("sources", "random rows")
+    )
+    drawn = left_out.keys() - {"all rows", "median of groups"}
+    assert "Left out, most sources are at most twice as far off" in text
+    assert sum(left_out[one] <= 2 * seen[one] for one in drawn) > 0.7 * len(drawn)
+    assert "Now look at the two lowest lines. DeepSpeed's runs on Azure are far off only if they were left out" in text
+    assert sorted(drawn, key=lambda one: left_out[one])[-2:] == ["dsazure", "moezoo"]
+    assert left_out["dsazure"] > 3 * seen["dsazure"] and seen["moezoo"] > 0.2
+
+
+def test_how_often_the_order_is_right_in_lesson_08():
+    text, (near, middle, far) = lesson("08"), (float(one["covered"]) for one in records(sim.ORDER))
+    assert "From two to ten it was right in seven pairs of ten, and beyond in almost nine" in text
+    assert 0.5 < near < 0.6 and abs(middle - 0.7) < 0.03 and 0.85 <= far < 0.9
+    average, *each = (float(one["median"]) for one in records(sim.SWEEP))
+    assert "In half of the sweeps the favourite is the fastest layout, or a hair behind it" in text and average < 0.01
+    assert "Where it fails, it fails by a lot" in text and max(each) > 0.2
+
+
+def test_what_cut_sequences_and_half_of_the_memory_cost_in_lesson_08():
+    text, found = lesson("08"), search_08()
+    meta = found.place_of(tp=8, pp=16, dp=128)
+    cut, whole = planner.described(found, [0, found.distinct[meta]])
+    assert "By our formulas two dozen sets of degrees are faster" in text and meta == 24
+    assert "Its bubble is half as long" in text and abs(whole.causes_s["bubble"] / cut.causes_s["bubble"] - 2) < 0.2
+    launch = cut.causes_s["launch"] / whole.causes_s["launch"]
+    assert "launching kernels takes almost twice as long" in text and 1.7 < launch < 2
+    half, seventh = (found.step_s[np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)] for part in (2, 7))
+    assert "half of it costs a seventh of the time" in text and abs(half / found.step_s[0] - 1 - 1 / 7) < 0.01
+    assert "makes a step half as long again" in text and abs(seventh / found.step_s[0] - 1.5) < 0.05
+
+
+def test_which_way_megatron_s_rows_are_off_in_lesson_08():
+    rows = [one for one in sim.published_runs() if one.source == "mlm21t1"]
+    said = [sim.step_times(one.model, sim.rates_of(one.machine, one.software), one.policies).total[0] for one in rows]
+    off = np.array(said) / [one.step_s for one in rows] - 1
+    assert "No row is off by a tenth, but all signs agree" in lesson("08") and -0.1 < off.min() <= off.max() < 0
