@@ -124,7 +124,7 @@ regions = {name: layout.regions()[name] for name in shown if "norm" not in name 
 viz.plot_layout(regions, layout.shapes(), places, title="Layers 0 and 3 of a small Llama on 2 × 2 × 2")
 
 # %% [markdown]
-# The upper rows are layer 0 and the lower ones layer 3. Different ranks hold them, because the pipeline shares out the layers; what lies between, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
+# The upper rows are layer 0 and the lower ones layer 3. Different ranks hold them, because the pipeline shares out the layers; layers between, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
 #
 # Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, which join neighbouring ranks in one NVLink domain.
 #
@@ -292,7 +292,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left 
 #
 # Yes, there is! The top bar needs 1.31 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192, reserve=0.1), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192, reserve=0.1), planner.Space(cp=(1,))).step_s[0] --> less than `pp` 32, the first colleague's layout.
 #
-# Why 16? With sixteen ranks a pipeline gets 16 sequences. Halve the ranks, and twice as many pipelines get half the sequences each. So $m$ always equals $p$, and a bubble of $(p-1)/m$ would be almost as long as the work. Interleaving divides it by the stages of a rank, and fewer ranks have more stages each. So a shorter pipeline has less bubble.
+# Why 16? With sixteen ranks a pipeline gets 16 sequences. Halve the ranks, and twice as many pipelines get half the sequences each. So $m$ always equals $p$, and a long pipeline's bubble of $(p-1)/m$ would be almost as long as the work. Interleaving divides it by the stages of a rank, and fewer ranks have more stages each. So a shorter pipeline has less bubble.
 #
 # But its ranks hold more layers. In the lower two bars only ZeRO 3 has room for the weights, and to fetch them takes two seconds along `dp`.
 #
@@ -317,7 +317,7 @@ for one in planner.ranked(full, 3):
     print(f"{100 * one.fit_chance:.0f} in 100 fit")
 
 # %% [markdown]
-# Now `pp` 8 wins, by a twelfth, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against measured peaks too. The last column says of how many in a hundred such runs the peak would fit. `pp` 8 is a coin. The command `plan`, which you meet below, leaves six hundredths free by default.
+# Now `pp` 8 wins, by a twelfth, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against measured peaks too. The last column says how many of a hundred such runs would have room. `pp` 8 is a coin. The command `plan`, which you meet below, leaves six hundredths free by default.
 #
 # > **To keep.** A layout that fits by three GiB has not won yet. Leave room for what the formula does not know.
 #
