@@ -63,9 +63,9 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 #
 # The light violet beginnings are alike, because all compute the same model. What follows is the layout's price.
 #
-# In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. So 32 ranks would each work for 8 micro-batches and wait for 31. The **zero bubble** schedule fills a part of that. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
+# In the third bar look at the **bubble** of lesson 04, ranks that have nothing to do. Its 256 pipelines share 2048 sequences, so each gets eight micro-batches. Then 32 ranks would each work for 8 micro-batches and wait for 31. The **zero bubble** schedule fills a part of that. In the second bar look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
-# The third takes four months longer than the first. Is there a better fourth layout? How would you know, before you rent?
+# The third takes over three months longer than the first. Is there a better fourth layout? How would you know, before you rent?
 #
 # </details>
 
@@ -124,7 +124,7 @@ regions = {name: layout.regions()[name] for name in shown if "norm" not in name 
 viz.plot_layout(regions, layout.shapes(), places, title="Layers 0 and 3 of a small Llama on 2 × 2 × 2")
 
 # %% [markdown]
-# The upper rows are layer 0 and the lower ones layer 3. Different ranks hold them, because the pipeline shares out the layers; what lies between, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
+# The upper rows are layer 0 and the lower ones layer 3. Different ranks hold them, because the pipeline shares out the layers; layers between, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
 #
 # Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, which join neighbouring ranks in one NVLink domain.
 #
@@ -215,7 +215,7 @@ print(f"{'together':42} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # | cause | beside yours | why |
 # | --- | --- | --- |
 # | matrix products | slightly over six eighths | the second forward has a line of its own, but narrow matrices multiply more slowly |
-# | messages along tp | a little more | each message also has a latency |
+# | messages along tp | nearly as much | your two thirds were slightly low |
 # | bubble | more | they also wait for all that you had left out |
 #
 # The three lines above recomputation are one forward and one backward, which is as long as two forwards. So one more forward is a third of the three.
@@ -227,7 +227,7 @@ print(f"{'together':42} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # %% [markdown]
 # ### Is it true?
 #
-# One run that comes out right proves nothing. The few dozen constants, your 0.85 among them, were fitted to steps that other people have measured, and may have learnt these by heart. So each source was left out once, and predicted from all others: in the middle it was off by 6 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. But often another source has the same program. So each program was left out too, and its runs predicted as if nobody knew it: half of them were off by 13 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "stacks" and row["group"] == "all rows")) --> or more. *Going deeper* has the picture, and tries what matters more to us, the *order* of two layouts. If the formula sees less than two percent between them, it is little better than a coin. Above a tenth it is right almost nine times in ten, though less surely where one layout does a kind of work that the other does not.
+# One run that comes out right proves nothing. More than eighty constants, your 0.85 among them, were fitted to steps that other people have measured, and may have learnt these by heart. So each source was left out once, and predicted from all others: in the middle it was off by 6 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. But often another source has the same program. So each program was left out too, and its runs predicted as if nobody knew it: half of them were off by 13 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "stacks" and row["group"] == "all rows")) --> or more. *Going deeper* has the picture, and tries what matters more to us, the *order* of two layouts. If the formula sees less than two percent between them, it is little better than a coin. Above a tenth it is right almost nine times in ten, though less surely where one layout does a kind of work that the other does not.
 #
 # > **To keep.** A predicted time is off by some percent on a program that was measured, and by an eighth on one that nobody knows; the order of two layouts mostly survives if they are more than a tenth apart.
 
@@ -292,7 +292,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left 
 #
 # Yes, there is! The top bar needs 1.31 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192, reserve=0.1), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192, reserve=0.1), planner.Space(cp=(1,))).step_s[0] --> less than `pp` 32, the first colleague's layout.
 #
-# Why 16? With sixteen ranks a pipeline gets 16 sequences. Halve the ranks, and twice as many pipelines get half the sequences each. So $m$ always equals $p$, and a bubble of $(p-1)/m$ would be almost as long as the work. Interleaving divides it by the stages of a rank, and fewer ranks have more stages each. So a shorter pipeline has less bubble.
+# Why 16? With sixteen ranks a pipeline gets 16 sequences. Halve the ranks, and twice as many pipelines get half the sequences each. So $m$ always equals $p$, and a long pipeline's bubble of $(p-1)/m$ would be almost as long as the work. Interleaving divides it by the stages of a rank, and fewer ranks have more stages each. So a shorter pipeline has less bubble.
 #
 # But its ranks hold more layers. In the lower two bars only ZeRO 3 has room for the weights, and to fetch them takes two seconds along `dp`.
 #
@@ -301,9 +301,9 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, sequences left 
 # %% [markdown]
 # Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double. If eight ranks recomputed half, as sixteen do, activations would stay the same: twice the layers, half the sequences. With other memory, a little more of it than in the table, that makes 76. A GPU offers 79.1 GiB<!-- =load_cluster("dgx_h100").device.usable_bytes / GiB -->, and we wanted to leave a tenth of it free.
 #
-# So with ZeRO 1 eight ranks must recompute *all* layers, and keep hardly any activations. By the first two columns `recompute` costs a little more than `bubble` saves, and twice the gradients take longer along `dp`.
+# So with ZeRO 1 eight ranks must recompute *all* layers, and keep hardly any activations. By the first two columns `recompute` costs a little more than `bubble` saves, and messages along `tp` and `dp` take longer.
 #
-# > **To keep.** On this network the winner is the shortest pipeline that fits without recomputing everything.
+# > **To keep.** On this network the winner has ZeRO 1, and the shortest pipeline that then fits without recomputing everything.
 #
 # ### How much room do you leave?
 #
@@ -317,7 +317,7 @@ for one in planner.ranked(full, 3):
     print(f"{100 * one.fit_chance:.0f} in 100 fit")
 
 # %% [markdown]
-# Now `pp` 8 wins, by a twelfth, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against measured peaks too. The last column says of how many in a hundred such runs the peak would fit. `pp` 8 is a coin. The command `plan`, which you meet below, leaves six hundredths free unless you tell it otherwise.
+# Now `pp` 8 wins, by a twelfth, and leaves less than three GiB. Would you rent 16,384 GPUs on so thin a margin? Formulas of memory were held against measured peaks too. The last column says how many of a hundred such runs would have room. `pp` 8 is a coin. The command `plan`, which you meet below, leaves six hundredths free by default.
 #
 # > **To keep.** A layout that fits by three GiB has not won yet. Leave room for what the formula does not know.
 #
@@ -406,7 +406,7 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three it was the second, a hair before the first. But there is a fourth: Meta's degrees save twelve days more. The last line is the fastest layout of the whole search, with `cp` 2; *Going deeper* shows where it saves.
+# Who was right? Of the three it was the second, a hair before the first. But there is a fourth: Meta's degrees save over twelve days. `sequences cut` is the fastest layout of the whole search, with `cp` 2; *Going deeper* shows where it saves.
 #
 # How would you know, before you rent? Each number may be off by a tenth or two. But the second colleague's step is a sixth longer than the fourth's, and of pairs so far apart almost nine in ten kept their order. His loss is all messages along `dp`, so how well do you know the network? The first one's is all bubble, twice as long as the fourth's; all else is alike, so there an error hits both.
 #
@@ -479,7 +479,7 @@ viz.show_difference(Path("scripts/07_fsdp_tp.py"), Path("scripts/08_resume.py"))
 #
 # ## What still hurts
 #
-# Cut sequences would save two weeks more, if the formula is right, but we took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lesson 09 begins with these two.
+# Cut sequences would save almost two weeks, if the formula is right, but we took the price of `cp` on trust. How can two GPUs share one sequence, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lesson 09 begins with these two.
 #
 # **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then [lesson 09](09_long_contexts_and_experts.ipynb).
 
@@ -508,7 +508,7 @@ score()
 #
 # ## Is it true? Each source left out once
 #
-# One run that comes out right proves nothing, because the constants may have been chosen for it. There are a few dozen of them, your 0.85 among them, and each belongs to a kind of GPU, to a wire or to a program. They were fitted to steps that other people have measured, whose pages are listed in `course_lib/sim/data/published.json`.
+# One run that comes out right proves nothing, because the constants may have been chosen for it. There are more than eighty of them, your 0.85 among them, and each belongs to a kind of GPU, to a wire or to a program. They were fitted to steps that other people have measured, whose pages are listed in `course_lib/sim/data/published.json`.
 #
 # So leave one source out, fit the constants to all others, and predict the source that this fit has never seen.
 
@@ -516,11 +516,11 @@ score()
 viz.plot_calibration()
 
 # %% [markdown]
-# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one, the **median**, lies at 6 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements may be hardly better: two published tables of the same run lie as far apart as the shading is wide.
+# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one, the **median**, lies at 6 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->, with five sources that have too few runs to be drawn. Measurements may be hardly better: two published tables of the same run lie as far apart as the shading is wide.
 #
 # The upright stroke is the error of a fit that *has* seen other runs of the same source. Compare each stroke with its diamond. Left out, most sources are at most twice as far off. So little was learnt by heart.
 #
-# Now look at the lowest lines. DeepSpeed's runs on Azure are far off only if they were left out: no other source has their program, whose messages nothing hides. The model zoo's are far off even if some of them were seen. There tokens go once to each *node*, and the formula sends them once to each expert. If your cluster is like the former, measure three steps of your own; *Two more questions to the fit* shows what they are worth. If it is like the latter, nothing but a better formula helps.
+# Now look at the two lowest lines. DeepSpeed's runs on Azure are far off only if they were left out: no other source has their program, whose messages nothing hides. The model zoo's are far off even if some of them were seen. There tokens go once to each *node*, and the formula sends them once to each expert. If your cluster is like the former, measure three steps of your own; *Two more questions to the fit* shows what they are worth. If it is like the latter, nothing but a better formula helps.
 
 # %% [markdown]
 # ## Is the order right?
@@ -607,7 +607,7 @@ viz.plot_step_causes([with_cut, without], title="Sequences cut in two, and left 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# The upper bar recomputes nothing, because the activations of half a sequence fit. Its bubble is half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long.
+# The upper bar recomputes nothing, because the activations of half a sequence fit. Its bubble is half as long, because half the replicas get 32 micro-batches each, not 16. Only along `dp` more messages show: they hide behind one micro-batch, now half as long. And launching kernels takes almost twice as long, for twice as many micro-batches.
 #
 # Was Meta wrong? By our formulas two dozen sets of degrees are faster, all with cut sequences. But Meta, with whole sequences, recomputed nothing either, which in our formulas fits only with slow ZeRO 3. They freed by hand tensors that our formulas keep. And they shared out gradients along `dp` while each rank kept its weights, which our rules do not allow beside a pipeline. Their own operations reached 41 %<!-- =41 --> of the peak, a share that is called **MFU** (with recomputation counted it would be HFU), and that is what our lower bar has, recomputation and all.
 #
@@ -647,7 +647,7 @@ viz.plot_policy_front(found, named=named)
 # %% [markdown]
 # ## Two more questions to the fit
 #
-# One source, InternEvo, has runs that are nearly all slower than the formula thinks. Suppose that this is your cluster, and predict it as a program that nobody knows. The constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
+# One source, InternEvo, has runs that are all slower than the formula thinks. Suppose that this is your cluster, and predict it as a program that nobody knows. The constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps. We draw it towards 1, because three may err by chance.
 #
 # The second question is about Meta's degrees. Of the fitted steps 46<!-- =sum("405B" in one.model.name for one in sim.published_runs()) --> are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole sequences anew.
 
@@ -685,7 +685,7 @@ print(f"fitted to {len(strangers)} steps: {winner}, {step_s.min():.2f} s")
 # %% [markdown]
 # For a peculiar cluster three steps are worth a lot; with another three of its runs it may be less. In the next two lines of the first cell each source was left out once, and one with several kinds of GPU counts as several clusters. There three steps help little, because most clusters had little to correct. In the last two lines each program was left out. Where nobody knows the program, three steps take away more than a third of the error. And Meta's degrees win without any step of their model.
 #
-# > **To keep.** On a cluster that nobody has published, three measured steps are worth more than a better formula.
+# > **To keep.** If nobody has published your program, three measured steps take away more than a third of the error. If somebody has, they take away little.
 #
 # ## Megatron's tables, row by row
 #
@@ -723,7 +723,7 @@ for gpus, (hidden, layers, heads, tp) in {1: (1536, 40, 16, 1), 512: (3072, 72, 
 print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measured[512] / measured[1]:.0%}")
 
 # %% [markdown]
-# No row is off by a tenth, but all signs agree: real steps took longer. Constants shared by several sources can leave such a bias. Of the two speeds at the end, one is predicted a tenth too high and one a little too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow one makes it look good.
+# No row is off by a tenth, but all signs agree: real steps took longer. Constants shared by several sources can leave such a bias. Of the two speeds at the end, one is predicted a tenth too high and the other almost a tenth too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow one makes it look good.
 #
 # ## Layers on unlike GPUs
 #

@@ -454,7 +454,7 @@ print(json.dumps(mine[0], indent=1).replace("\n   ", " ").replace("\n  }", "}"))
 # %% [markdown]
 # That is a row: what ran, on what, how it was spread, and `measured`, with `step_time_s` or `tokens_per_s_per_gpu`. A file for `python -m course_lib predict runs=theirs.json out=said.csv calibrate=mine.json` is a list of such rows, and the cell below calls what this command calls. What a row leaves open is assumed, and the column `assumed` of the result says what. `model` may also be `{"folder": "…"}`, with a folder of Hugging Face or a preset's name.
 #
-# **Predict.** Unknown code is mostly slower than what is published, and the planner does not know that of *ours*. Before it has seen our three rows, its steps are too short by about a twentieth. How far off is the median of the five afterwards, in percent?
+# **Predict.** Unknown code is mostly slower than what is published, and the planner does not know that of *ours*. Before it has seen our three rows, most of its steps are too short, by about a twentieth. How far off is the median of the five afterwards, in percent?
 
 # %%
 factor = factor_of(measured_runs(mine))
@@ -475,7 +475,7 @@ for row, first, then in zip(theirs, before, after, strict=True):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# One factor has mended most of it. What was wrong with the predictions was not the network between a thousand GPUs, but how well this code uses one, and that the three small runs could tell. The factor is drawn a little towards 1, the more the less your rows agree among themselves.
+# One factor has mended four of the five. What was wrong with these was not the network, but how well this code uses a GPU, and that the three small runs could tell. But look at the last row. There the prediction was too long before, and the factor has made it longer still. How messages travel between a hundred nodes no small run can tell. The factor is drawn a little towards 1, the more the less your rows agree among themselves.
 #
 # </details>
 #
@@ -483,7 +483,7 @@ for row, first, then in zip(theirs, before, after, strict=True):
 #
 # One factor cannot mend everything. If your rows on one node agree, and those on two nodes do not, then it is not the code that is slow. Then you are back at the wires. And it knows GPUs alone: a row of a laptop's CPU is refused, with the list of data sheets that there are.
 #
-# > **To keep.** Predict, then run, then correct the prediction: three small runs say much about a large one.
+# > **To keep.** Predict, then run, then correct the prediction: three small runs say much about larger ones, but not all.
 
 # %% [markdown]
 # ## The file behind this lesson
