@@ -227,7 +227,11 @@ print(f"{'together':42} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # %% [markdown]
 # ### Is it true?
 #
-# One run that comes out right proves nothing. More than eighty constants, your 0.85 among them, were fitted to steps that other people have measured, and may have learnt these by heart. So each source was left out once, and predicted from all others: in the middle it was off by 6 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. But often another source has the same program. So each program was left out too, and its runs predicted as if nobody knew it: half of them were off by 13 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "stacks" and row["group"] == "all rows")) --> or more. *Going deeper* has the picture, and tries what matters more to us, the *order* of two layouts. If the formula sees less than two percent between them, it is little better than a coin. Above a tenth it is right almost nine times in ten, though less surely where one layout does a kind of work that the other does not.
+# One run that comes out right proves nothing. More than eighty constants, your 0.85 among them, were fitted to steps that other people have measured, and may have learnt these by heart. So each source was left out once, and predicted from all others: in the middle it was off by 6 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->.
+#
+# But often another source has the same program. So each program was left out too, and its runs predicted as if nobody knew it: half of them were off by 13 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "stacks" and row["group"] == "all rows")) --> or more.
+#
+# *Going deeper* has the picture, and tries what matters more to us, the *order* of two layouts. If the formula sees less than two percent between them, it is little better than a coin. Above a tenth it is right almost nine times in ten, though less surely where one layout does a kind of work that the other does not.
 #
 # > **To keep.** A predicted time is off by some percent on a program that was measured, and by an eighth on one that nobody knows; the order of two layouts mostly survives if they are more than a tenth apart.
 
