@@ -22,6 +22,7 @@ from course_lib.sim.report import (
     ORDER,
     SUMMARIES,
     SWEEP,
+    SWEEP_OF_THREE,
     committed_records,
     memory_records,
     noise_record,
@@ -158,7 +159,9 @@ def test_the_order_of_two_layouts_is_right_where_they_are_predicted_to_differ(co
 def test_sweeps_are_ordered_as_the_table_says(committed):
     """Exact predictions have every sweep in order and choose its fastest layout; those that were left out nearly."""
     runs = published_runs()
-    exact = list(sweep_records(runs, np.zeros(len(runs))))
+    *exact, three = sweep_records(runs, np.zeros(len(runs)))
+    assert (three["median"], three["p90"]) == (0, 0) and three["note"].endswith("26 are the sweep's fastest")
+    assert float(committed[SWEEP_OF_THREE, "all rows"]["p90"]) < 0.1
     assert all((row["covered"], row["median"]) == (pytest.approx(1), 0) for row in exact) and len(exact) > 25
     rows = [row for (test, _), row in committed.items() if test == SWEEP]
     assert [row["group"].partition(", ")[2] for row in rows] == [row["group"].partition(", ")[2] for row in exact]
