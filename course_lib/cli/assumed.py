@@ -9,8 +9,8 @@ from course_lib.cli.compose import refuse
 from course_lib.cli.settings import Group, Setting, defaults, typed
 from course_lib.costs.model.conventions import DTYPE_BYTES, OPTIMIZERS
 from course_lib.costs.sweep.assembly import BESIDE_BYTES, FRAGMENTS
-from course_lib.costs.sweep.assumptions import ADAPTERS, FORMATS_OF, SHARED, WORDS
-from course_lib.costs.sweep.job import CODES_ARE_WHOLE, FORMATS, OFFLOAD, Job
+from course_lib.costs.sweep.assumptions import ADAPTERS, COMPUTED, FORMATS_OF, SHARED, WORDS
+from course_lib.costs.sweep.job import CODES_ARE_WHOLE, OFFLOAD, Job
 from course_lib.costs.sweep.software import KERNELS, KINDS
 from course_lib.hardware import Device
 from course_lib.units import format_bytes
@@ -28,9 +28,9 @@ ASSUMED = Group(
             "compute_dtype",
             "bf16",
             "choice",
-            "what is gathered and computed in; of the last two products alone",
+            "what is gathered and computed in; of the last three products alone",
             "01",
-            tuple(FORMATS),
+            COMPUTED,
         ),
         Setting("sequence_parallel", None, "choice", "of tp ranks; without it as the stack does", "05", SHARED),
         Setting("stack", Job.software.kind, "choice", "whose code: loss, kernels and buffers", "08", KINDS),

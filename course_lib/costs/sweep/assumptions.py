@@ -7,22 +7,24 @@ from typing import Any
 
 from course_lib.costs.model.adapters import IA3, Adapters
 from course_lib.costs.model.conventions import OPTIMIZERS, Convention, convention_in, find_convention
-from course_lib.costs.sweep.job import FORMATS, OFFLOAD
+from course_lib.costs.sweep.job import FORMATS, FP8, OFFLOAD
 from course_lib.costs.sweep.software import KERNELS, KINDS, Software
 from course_lib.errors import four_parts
 
 FORMATS_OF = {"weights": "bf16", "gradients": "fp32", "master": "fp32", "moments": "fp32"}  # with one given, the others
 ADAPTERS = ("lora", "ia3", "qlora")
+COMPUTED = (*FORMATS, FP8)
 SHARED = ("keep", "regather", "none")
 _CHOICES = {
     "optimizer": OPTIMIZERS,
-    "compute_dtype": tuple(FORMATS),
+    "compute_dtype": COMPUTED,
     "sequence_parallel": SHARED,
     "stack": KINDS,
     "kernel": KERNELS,
     "offload": OFFLOAD,
     "adapter": ADAPTERS,
 }
+_OF_SOFTWARE = {"stack": "kind", "kernel": "kernel"}  # word -> field
 _COUNTS = ("logits", "rank", "loss_chunks")
 WORDS = ("convention", *FORMATS_OF, *_CHOICES, *_COUNTS)
 
@@ -40,7 +42,7 @@ def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
     elif "convention" in words:
         found["convention"] = words["convention"]
     if "compute_dtype" in words:
-        found["itemsize"], found["products"] = FORMATS[words["compute_dtype"]]
+        found["itemsize"], found["products"] = FORMATS.get(words["compute_dtype"], FORMATS["bf16"])
     if "adapter" in words:
         found |= adapter_fields(words["adapter"], words.get("rank"))
     if "loss_chunks" in words:
@@ -49,9 +51,10 @@ def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
         found["logit_bytes"] = words["logits"]
     if words.get("sequence_parallel") in ("keep", "regather"):
         found["keep_gathered"] = words["sequence_parallel"] == "keep"
-    kind = {"kind": words["stack"]} if "stack" in words else {}
-    kernel = {"kernel": words["kernel"]} if "kernel" in words else {}
-    return found | ({"software": Software(**kind, **kernel)} if kind or kernel else {})
+    software: dict[str, Any] = {field: words[name] for name, field in _OF_SOFTWARE.items() if name in words}
+    if words.get("compute_dtype") == FP8:
+        software["fp8"] = True
+    return found | ({"software": Software(**software)} if software else {})
 
 
 def adapter_fields(adapter: str, rank: int | None) -> dict[str, Any]:

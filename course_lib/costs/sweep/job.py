@@ -29,6 +29,7 @@ FORMATS = {  # that one computes in: bytes of a number, and of one that products
     "autocast": (4, 2),
     "fp16": (4, 2),
 }
+FP8 = "fp8"  # the layers' products in 8 bits; what is kept is counted as bf16's, since no run says what it keeps
 CODES_ARE_WHOLE = "64 weights in a row share a scale, and tp cuts rows"
 _CHOICES = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
@@ -145,6 +146,8 @@ class Job:
     @property
     def _computed(self) -> str:
         """What it computes in, by the first word for these bytes."""
+        if self.software.fp8:
+            return FP8
         sizes = self.itemsize, self.products
         return next((name for name, known in FORMATS.items() if known == sizes), f"{self.itemsize} bytes")
 

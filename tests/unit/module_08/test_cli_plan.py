@@ -56,6 +56,18 @@ def test_nothing_possible_is_status_1_with_the_nearest(tmp_path, capsys):
     assert re.search(r"it lacks [\d.]+ GiB of 74.35 GiB on its fullest GPU", said)
 
 
+def test_a_plan_is_told_that_products_are_in_8_bits(capsys):
+    """Faster where a published run has computed so, as large as in bf16, and refused where none has."""
+    said = {}
+    for word in ("bf16", "fp8"):
+        assert main(["plan", *LLAMA, *FEW, "tp=1", "pp=1", "cp=1", "zero_stage=3", f"compute_dtype={word}"]) == 0
+        line = next(line for line in capsys.readouterr().out.splitlines() if " a step (" in line)
+        said[word] = float(line.split()[0]), re.search(r"([\d.]+ GiB) \(fits", line)[1]
+    assert said["fp8"][0] < 0.8 * said["bf16"][0] and said["fp8"][1] == said["bf16"][1]
+    assert main(["plan", "model=llama3_1_8b", "cluster=dgx_a100", *FEW, "compute_dtype=fp8"]) == 2
+    assert "sim: FP8 on A100; no published run has computed so there; choose bf16" in capsys.readouterr().err
+
+
 def test_overrides_reach_the_plan():
     config = read_plan(
         ["model=gpt3_175b", "model.n_layers=48", "cluster=dgx_a100", "cluster.n_nodes=4", "tp=[4,8]", "zero_stage=1"]
