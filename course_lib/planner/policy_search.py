@@ -130,6 +130,7 @@ def policy_name(policies: Policies, index: int) -> str:
     one = policies.one(index)
     words = [f"{name}={one[name]:.0f}" for name in _DEGREES if one[name] > 1] or ["one GPU"]
     words += [f"zero_stage={one['zero_stage']:.0f}"] if one["zero_stage"] else []
+    words += [f"shards={one['shards']:.0f}"] if one["zero_stage"] and one["shards"] < one["dp"] * one["cp"] else []
     if one["pp"] > 1:
         turns = f" x {one['stages_per_rank']:.0f}" if one["stages_per_rank"] > 1 else ""
         words.append(f"{SCHEDULES[int(one['schedule'])]}{turns}")

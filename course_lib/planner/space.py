@@ -18,6 +18,7 @@ _Array = Any  # of whole numbers, or of yes and no
 _Broken = dict[str, _Array]  # by rule, which combinations break it
 _MOST = 2**20  # of any axis: products of three are still whole numbers to numpy
 _INTERLEAVED = SCHEDULES.index("interleaved")
+SHARDS = ("all", "domain")
 Job = jobs.Job  # what is to be trained, on what, and what is assumed of the code that does it
 
 
@@ -37,10 +38,11 @@ class Space:
     recompute: tuple[str, ...] = ("none", "half", "layers")
     schedule: tuple[str, ...] = SCHEDULES
     stages_per_rank: tuple[int, ...] = (1, 2, 4, 8)  # 1 for all schedules but the interleaved one
+    shards: tuple[str, ...] = (SHARDS[0],)  # whom ZeRO cuts among: all copies, or an NVLink domain's own (HSDP)
     sequence_parallel: tuple[bool, ...] = (True,)  # where tp > 1: as Megatron and torchtitan have it
 
     def __post_init__(self) -> None:
-        known = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "sequence_parallel": (True, False)}
+        known = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "shards": SHARDS, "sequence_parallel": (True, False)}
         for field in fields(self):
             values = getattr(self, field.name)
             legal = known.get(field.name) or (range(4) if field.name == "zero_stage" else None)
@@ -87,13 +89,15 @@ class Combinations:
             for v in (space.stages_per_rank if name == "interleaved" else (1,))
             if name != "interleaved" or v > 1
         ]
-        self.zero, self.micro, self.recompute, turn, self.shares = _grid(
+        self.zero, self.micro, self.recompute, turn, inside, self.shares = _grid(
             space.zero_stage,
             space.micro_batch,
             [RECOMPUTE.index(name) for name in space.recompute],
             range(len(turns)),
+            [SHARDS.index(name) for name in space.shards],
             space.sequence_parallel,
         )
+        self.inside = inside > 0
         self.schedule, self.v = np.array(turns, dtype=np.int64).reshape(-1, 2)[turn].T
 
     def __len__(self) -> int:
@@ -123,18 +127,27 @@ class Combinations:
         m = self.job.batch // np.maximum(1, dp * self.micro)
         alone = (pp == 1) & (self.schedule != SCHEDULES.index("1f1b"))
         in_turn = self.schedule == _INTERLEAVED
-        shares = self.zero > 0
+        shares, sharing = self.zero > 0, self.sharing(degrees, np.arange(len(self.zero)))
         return {
             "layers": in_turn & _unevenly(self.job.model.n_layers, pp, self.v),
             "batch": (m < 1) | (self.job.batch % (dp * self.micro) > 0),
             "schedule": alone | (in_turn & (m % pp > 0)),
-            "zero": (shares & (dp * self.cp[degrees, None] == 1)) | ((self.zero == 2) & (m > 1)),
+            "zero": (shares & (sharing == 1)) | (self.inside & ~shares) | ((self.zero == 2) & (m > 1)),
         }
 
     def dp(self, degrees: _Array) -> _Array:
         """Replicas, a column for broadcasting."""
         ranks = self.tp * self.pp * self.cp
         return np.maximum(1, self.n_gpus // ranks)[degrees, None]
+
+    def sharing(self, degrees: _Array, rest: _Array) -> _Array:
+        """How many ranks ZeRO cuts among, a row for each of the degrees and a column for each of the rest."""
+        copies = self.dp(degrees) * self.cp[degrees, None]
+        return np.where(self.inside[rest], self._near(copies, self.tp[degrees, None]), copies)
+
+    def _near(self, copies: _Array, tp: _Array) -> _Array:
+        """Of the ranks that hold the same weights those in one NVLink domain, so many that groups are alike."""
+        return np.gcd(copies, np.maximum(1, self.job.cluster.domain // tp))
 
     def policies(self, degrees: _Array, rest: _Array) -> Policies:
         """Those of degrees and of the rest that go together, one by one."""
@@ -147,7 +160,7 @@ class Combinations:
             cp=cp,
             ep=self.ep[degrees],
             zero_stage=zero,
-            shards=dp * cp,
+            shards=np.where(self.inside[rest], self._near(dp * cp, tp), dp * cp),
             sequence_parallel=(tp > 1) & (self.shares[rest] > 0),
             micro_batch=micro,
             n_microbatches=np.maximum(1, self.job.batch // (dp * micro)),

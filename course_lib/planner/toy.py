@@ -78,7 +78,9 @@ def _zero(policy: Mapping[str, Any], degrees: Mapping[str, int]) -> tuple[list[s
         return [], [f"zero_stage={zero}: under a pipeline `train` has stage 1 alone"]
     if zero and degrees["dp"] * degrees["cp"] == 1:
         return [], [f"zero_stage={zero}: without dp nobody is there to share with"]
-    return [f"zero_stage={zero}"] if zero else [], []
+    far = zero and policy["shards"] < policy["dp"] * policy["cp"]
+    said = [f"shards={policy['shards']:.0f}: `train` shares among all copies, which here are in one domain"] * far
+    return [f"zero_stage={zero}"] if zero else [], said
 
 
 def _shrunk(degrees: Mapping[str, int], ranks: int) -> dict[str, int]:

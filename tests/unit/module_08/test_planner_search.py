@@ -17,6 +17,7 @@ from plan_search import LARGE as LLAMA
 from plan_search import NARROW, NODE, SMALL, plain
 
 from course_lib.config import LLAMA_3_1_8B, load_model
+from course_lib.hardware import load_cluster
 from course_lib.planner import (
     RULES,
     Combinations,
@@ -221,3 +222,21 @@ def test_experts_of_ranks_that_are_no_replicas_are_left_out():
     toy = toy_of({**one, "dp": 1, "ep": 8})
     assert [words.partition(":")[0] for words in toy.left_out] == ["ep=8"]
     assert not any(words.startswith(("ep=", "model.n_experts")) for words in toy.overrides)
+
+
+def test_hsdp_shares_within_a_domain_and_pays_with_memory():
+    """On a slow network fewer bytes cross it; what a rank holds grows as there are fewer to share with."""
+    slow = replace(load_cluster("dgx_h100"), n_nodes=8)
+    slow = replace(slow, card=replace(slow.card, bandwidth_bytes_per_s=slow.card.bandwidth_bytes_per_s / 8))
+    job = Job(model=LLAMA_3_1_8B, cluster=slow, batch=128, sequence=8192)
+    plain = {"tp": (1,), "pp": (1,), "cp": (1,), "zero_stage": (3,), "micro_batch": (1,), "recompute": ("none",)}
+    everywhere, inside = (search(job, Space(**plain, shards=(name,))) for name in ("all", "domain"))
+    assert (int(everywhere.policies.one(0)["shards"]), int(inside.policies.one(0)["shards"])) == (64, 8)
+    assert inside.step_s[0] < everywhere.step_s[0] and inside.memory_bytes[0] > everywhere.memory_bytes[0]
+    assert policy_name(inside.policies, 0) == "dp=64 zero_stage=3 shards=8, 2 micro-batches of 1"
+    both = search(job, Space(**plain, shards=("all", "domain")))
+    assert len(both) == len(everywhere) + len(inside) and both.step_s[0] == inside.step_s[0]
+    one_node = replace(job, cluster=replace(slow, n_nodes=1), batch=16)
+    assert search(one_node, Space(**plain, shards=("domain",))).policies.one(0)["shards"] == 8
+    with pytest.raises(ValueError, match="plan: shards=.'node',.; shards takes one or several from all, domain"):
+        Space(shards=("node",))
