@@ -152,7 +152,7 @@ HEAT = "first * 0.3 * (0.001 / 0.3) ** (step / steps)"
 
 WRONG["08.9", "steps"] = {
     ", which is no possible layout: return one that neighbour(...) gave, or start": {"return best": "return least"},
-    "s: keep the best one": {"return best": "return other"},
+    "s: keep the best one": {"if here < least:": "if here < least and step < steps // 2:"},
     "s whose price it had never asked": {"    here = least = first = price(start)\n": "    return start\n"},
     "that is where the search ended, not the best layout that it has seen": {"return best": "return now"},
     "price(...) was called 101 times, target 51: keep the price of where you are": {

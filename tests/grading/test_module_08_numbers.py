@@ -91,7 +91,7 @@ def test_the_parts_of_08_3_are_the_simulator_s(seed):
     assert float(times.matmul) == pytest.approx(right["multiply_s"] * products, rel=1e-3)
     assert float(times.tp) == pytest.approx(right["tp_s"], rel=1e-6)
     held = axes.held(shape, policy)
-    along_dp = axes.data_s(shape, rates, policy, held, 0.0)
+    along_dp = axes.data_s(shape, rates, policy, 0.0)
     numbers = given.P / (given.pp * given.tp)
     assert float(along_dp) * numbers / float(held.total) == pytest.approx(right["dp_s"], rel=1e-3)
 
