@@ -6,8 +6,7 @@ import numpy as np
 
 from course_lib.planner.reasons import Ranked
 from course_lib.planner.space import Job
-from course_lib.sim.constants import rates_of
-from course_lib.sim.machine import machine_of
+from course_lib.sim.constants import rates_for
 from course_lib.sim.policies import CONTEXTS, Policies
 from course_lib.sim.simulate import step_times
 from course_lib.units import format_seconds
@@ -27,7 +26,7 @@ def context_ways_s(job: Job, one: Ranked) -> dict[str, float]:
     Ulysses gives every rank heads of its own, so it needs as many on each tp rank as there are cp ranks.
     """
     policies = Policies(**{**one.policy, "context": np.arange(len(CONTEXTS))})
-    rates = rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms)
+    rates = rates_for(job)
     times = step_times(job.model, rates, policies, job.adapters)
     found = dict(zip(CONTEXTS, np.asarray(times.cp).tolist(), strict=True))
     if job.model.n_heads / one.policy["tp"] < one.policy["cp"]:

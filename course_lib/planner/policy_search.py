@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.planner.space import Combinations, Job, Space, fewest_broken, rejected_and_legal
-from course_lib.sim.constants import rates_of
-from course_lib.sim.machine import machine_of
+from course_lib.sim.constants import rates_for
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.simulate import Prediction, simulate, step_times
@@ -89,7 +88,7 @@ def search(job: Job, space: Space | None = None) -> Found:
     started = time.perf_counter()
     grid = Combinations(job, space or Space())
     rejected, degrees, rest = rejected_and_legal(grid)
-    rates = rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms)
+    rates = rates_for(job)
     legal = grid.policies(degrees, rest)
     memory = _memory_bytes(job, legal) if len(degrees) else np.zeros(0)
     fits = memory <= job.room_bytes

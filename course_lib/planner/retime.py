@@ -53,15 +53,12 @@ def retimed(found: Found, indices: Sequence[int] | None = None) -> Recheck:
     Cost: about 20 microseconds for each instruction; a hundred pipelines of 16 stages take some ten seconds.
     """
     chosen = range(min(100, len(found))) if indices is None else indices
-    job = found.job
     each = [
         Retimed(
             index=index,
             name=policy_name(found.policies, index),
             closed_s=float(found.step_s[index]),
-            exact_s=exact_step(
-                job.model, job.cluster, found.policies, index, software=job.software, adapters=job.adapters
-            ).step_s,
+            exact_s=exact_step(found.job, found.policies, index).step_s,
         )
         for index in chosen
     ]

@@ -16,8 +16,7 @@ from course_lib.costs.sweep.assembly import BESIDE_BYTES, FRAGMENTS
 from course_lib.costs.sweep.gpu_memory import gpu_memory
 from course_lib.costs.sweep.job import RECOMPUTE, Job
 from course_lib.hardware import wires
-from course_lib.sim.constants import rates_of
-from course_lib.sim.machine import machine_of
+from course_lib.sim.constants import rates_for
 from course_lib.sim.policies import Policies
 from course_lib.sim.simulate import step_times
 
@@ -131,6 +130,6 @@ def _compute_s(job: Job) -> float:
         sequence=job.sequence,
         recompute=RECOMPUTE.index(job.recompute),
     )
-    rates = rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms)
+    rates = rates_for(job)
     times = step_times(job.model, rates, policy, job.adapters)
     return float(np.asarray(times.total).item())

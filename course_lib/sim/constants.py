@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from course_lib.costs.sweep.job import Job
 from course_lib.costs.sweep.software import Software
 from course_lib.errors import four_parts
-from course_lib.sim.machine import Machine
+from course_lib.sim.machine import Machine, machine_of
 from course_lib.sim.policies import Value
 from course_lib.sim.priors import OF_STACKS, PRIORS, STACKS
 from course_lib.sim.rates import Rates
@@ -84,6 +85,14 @@ def constant_names(generation: str, software: Software) -> dict[str, str]:
         **{name: f"{name}.{stack}" for name in OF_STACKS},
         **{name: name for name in _SAME},
     }
+
+
+def rates_for(job: Job) -> Rates:
+    """The rates of a job's cluster and software.
+
+    Raises: ValueError for a device without constants.
+    """
+    return rates_of(machine_of(job.cluster), job.software, fused_norms=job.fused_norms)
 
 
 def rates_of(machine: Machine, software: Software, *, fused_norms: bool = True) -> Rates:

@@ -8,15 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from course_lib.config import ModelConfig
-from course_lib.costs.model.adapters import Adapters
-from course_lib.costs.sweep.software import Software
+from course_lib.costs.sweep.job import Job
 from course_lib.errors import four_parts
-from course_lib.hardware import ClusterSpec
 from course_lib.schedules import Compute, Durations, Schedule, Slot, bubble_s, make_schedule, time_schedule
 from course_lib.sim import axes
-from course_lib.sim.constants import rates_of
-from course_lib.sim.machine import machine_of
+from course_lib.sim.constants import rates_for
 from course_lib.sim.policies import SCHEDULES, Policies
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape, shape_of
@@ -52,14 +48,11 @@ class ExactStep:
 
 
 def exact_step(
-    model: ModelConfig,
-    cluster: ClusterSpec,
+    job: Job,
     policies: Policies,
     index: int = 0,
     *,
     layers: Sequence[int] | None = None,
-    software: Software | None = None,
-    adapters: Adapters | None = None,
 ) -> ExactStep:
     """Time one policy on the lists of `course_lib.schedules`: the embedding's rank is the first, the head's the last.
 
@@ -68,9 +61,9 @@ def exact_step(
     Cost: all instructions once, about 20 microseconds each.
     Raises: ValueError for layers that are not the model's, or numbers for which there is no such schedule.
     """
-    rates = rates_of(machine_of(cluster), software or Software())
+    model, rates = job.model, rates_for(job)
     p = policies.take([index]).pieces(1, np.float64)[0]
-    shape = shape_of(model, adapters)
+    shape = shape_of(model, job.adapters)
     ranks = int(_first(p.pp))
     cut = tuple(layers) if layers is not None else even_layers(model.n_layers, ranks)
     if len(cut) != ranks or sum(cut) != model.n_layers or min(cut) < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from math import erf, log, sqrt
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from course_lib.sim.constants import load_constants
 from course_lib.sim.runs import Run
+from course_lib.sim.spread import quantiles
 
 LIKELY = 0.5  # from this chance on a run is said to fit
 _MIDDLE = (0.16, 0.84)  # of a normal distribution lie so far from its median as its standard deviation
@@ -18,14 +18,10 @@ _MIDDLE = (0.16, 0.84)  # of a normal distribution lie so far from its median as
 def spread_of_peaks(runs: Sequence[Run]) -> tuple[float, float]:
     """Of log(measured/predicted) the median and the standard deviation, by what the middle two thirds show.
 
-    A source of n runs weighs sqrt(n), as in `validate.interval`.
+    A source of n runs weighs sqrt(n).
     """
     logs = np.array([log(run.memory_bytes / run.seen()) for run in runs if run.memory_bytes])
-    counts = Counter(run.source for run in runs)
-    weights = np.array([counts[run.source] ** -0.5 for run in runs])
-    order = np.argsort(logs)
-    place = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
-    low, middle, high = np.interp([_MIDDLE[0], 0.5, _MIDDLE[1]], place, logs[order])
+    low, middle, high = quantiles(logs, [run.source for run in runs], (_MIDDLE[0], 0.5, _MIDDLE[1]))
     return float(middle), float(high - low) / 2
 
 

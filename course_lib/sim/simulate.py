@@ -14,7 +14,7 @@ from course_lib.costs.model.adapters import Adapters
 from course_lib.costs.model.flops import ForwardFlops, forward_flops
 from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.job import Job
-from course_lib.sim.constants import load_constants, rates_of
+from course_lib.sim.constants import load_constants, rates_for
 from course_lib.sim.machine import machine_of
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import CHUNK, Policies
@@ -49,8 +49,7 @@ def simulate(job: Job, policies: Policies) -> Prediction:
     Cost: 250 array operations and a sum for each policy; about a million a second on one core.
     Raises: ValueError for a device without constants, or a policy that does not divide the model.
     """
-    machine = machine_of(job.cluster)
-    rates = rates_of(machine, job.software, fused_norms=job.fused_norms)
+    rates = rates_for(job)
     times = step_times(job.model, rates, policies, job.adapters)
     memory = memory_of(job, policies)
     total = np.asarray(times.total)
@@ -65,7 +64,7 @@ def simulate(job: Job, policies: Policies) -> Prediction:
         mfu=mfu,
         hfu=hfu,
         memory=memory,
-        fits=memory.total <= machine.memory_bytes,
+        fits=memory.total <= machine_of(job.cluster).memory_bytes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from course_lib.costs.sweep.software import UNKNOWN, Software
 from course_lib.sim.fit import errors, fit
-from course_lib.sim.priors import STACKS
+from course_lib.sim.priors import OF_STACKS, STACKS
 from course_lib.sim.runs import Run
+from course_lib.sim.spread import quantiles
 from course_lib.sim.table import table_of
 
 Errors = npt.NDArray[np.float64]  # log(predicted/measured) of each run
@@ -22,7 +23,8 @@ _FOLDS, _SEED = 10, 17
 _COVERED = 0.8  # of runs, that an interval promises to hold
 _THREE, _DRAWS = 3, 20  # rows that a user measures; how often they are drawn
 _FAVOURITES = 3  # layouts that somebody measures before he rents for weeks
-_ROW_NOISE, _STACK_SPREAD = 0.05, 0.15  # in logarithms: of a row around its stack's mean, of stacks around 1
+_ROW_NOISE = 0.05  # in logarithms, of a row around its stack's mean
+_STACK_SPREAD = OF_STACKS["stack"][2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,15 +110,13 @@ def score(runs: Sequence[Run], logs: Errors) -> Score:
 def interval(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
     """The factors from a predicted step to the low and high end that hold so many runs.
 
-    A group of n runs weighs sqrt(n): neither the many rows of one source decide, nor one row as much as two hundred.
-    Few groups show too little of how far a further one may lie: of g the share is (g + 1/2)/g of what is promised.
+    A group of n runs weighs sqrt(n). Few groups show too little of how far a further one may lie: of g the share is
+    (g + 1/2)/g of what is promised.
     """
-    counts = Counter(groups)
-    covered = min(1.0, _COVERED * (len(counts) + 0.5) / len(counts))
-    weights = np.array([counts[group] ** -0.5 for group in groups])
-    order = np.argsort(-logs)  # measured/predicted, from small to large
-    place = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
-    low, high = np.interp([(1 - covered) / 2, (1 + covered) / 2], place, -logs[order])
+    there = len(set(groups))
+    covered = min(1.0, _COVERED * (there + 0.5) / there)
+    measured = -logs  # over predicted
+    low, high = quantiles(measured, groups, ((1 - covered) / 2, (1 + covered) / 2))
     return float(np.exp(low)), float(np.exp(high))
 
 

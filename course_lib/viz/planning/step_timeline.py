@@ -49,8 +49,7 @@ def exact_step_of(found: Found, index: int) -> ExactStep:
     if words := too_long(found, index):
         rule = f"a picture times at most {_MOST_PASSES:,} passes through a stage one by one"
         raise ValueError(four_parts("plot_step_timeline", words, rule, "give a smaller batch"))
-    job = found.job
-    return exact_step(job.model, job.cluster, found.policies, index, software=job.software, adapters=job.adapters)
+    return exact_step(found.job, found.policies, index)
 
 
 def too_long(found: Found, index: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from course_lib.config import load_model
@@ -34,7 +36,7 @@ def policy(schedule, pp=4, v=1, m=16):
 @pytest.mark.parametrize(("schedule", "v"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
 def test_the_closed_form_is_within_three_percent_of_the_lists(schedule, v):
     one = policy(schedule, v=v)
-    exact, closed = exact_step(MODEL, CLUSTER, one), simulate(JOB, one)
+    exact, closed = exact_step(JOB, one), simulate(JOB, one)
     assert exact.step_s == pytest.approx(closed.step_s[0], rel=0.03)
     assert exact.schedule.name == schedule and exact.layers == (8, 8, 8, 8)
     assert sum(isinstance(slot.instruction, Forward) for slot in exact.slots) == 16 * 4 * v
@@ -42,12 +44,18 @@ def test_the_closed_form_is_within_three_percent_of_the_lists(schedule, v):
 
 def test_without_a_pipeline_both_are_the_same():
     one = policy("1f1b", pp=1)
-    assert exact_step(MODEL, CLUSTER, one).step_s == pytest.approx(simulate(JOB, one).step_s[0], rel=1e-9)
+    assert exact_step(JOB, one).step_s == pytest.approx(simulate(JOB, one).step_s[0], rel=1e-9)
+
+
+def test_norms_that_are_not_fused_take_as_long_in_both():
+    one, job = policy("1f1b", pp=1), replace(JOB, fused_norms=False)
+    assert exact_step(job, one).step_s == pytest.approx(simulate(job, one).step_s[0], rel=1e-9)
+    assert exact_step(job, one).step_s > exact_step(JOB, one).step_s
 
 
 def test_fewer_layers_beside_the_head_make_the_step_shorter_and_many_make_it_longer():
     one = policy("1f1b")
-    even, less, more = (exact_step(MODEL, CLUSTER, one, layers=cut) for cut in CUTS)
+    even, less, more = (exact_step(JOB, one, layers=cut) for cut in CUTS)
     assert less.step_s < even.step_s < more.step_s
     assert 0 < even.bubble_s < even.pipeline_s < even.step_s
 
@@ -64,4 +72,4 @@ def test_layers_that_are_not_the_models_are_refused():
     with pytest.raises(
         ValueError, match=r"exact_step: layers=\(8, 8, 8, 9\); 4 ranks share 32 layers; give one number"
     ):
-        exact_step(MODEL, CLUSTER, policy("1f1b"), layers=(8, 8, 8, 9))
+        exact_step(JOB, policy("1f1b"), layers=(8, 8, 8, 9))

@@ -32,7 +32,7 @@ def found(batch=32, **values):
 
 
 def step_of(policies, index=0):
-    return exact_step(LLAMA_3_1_8B, NODES, policies.policies, index)
+    return exact_step(policies.job, policies.policies, index)
 
 
 def paths(svg, hue):
@@ -135,7 +135,7 @@ def test_the_table_is_the_planner_s_and_the_timeline_that_of_the_chosen_row(smal
     best = ranked(policies, 5)
     assert [one.name for one in best] == re.findall(r"no\. \d: (.*?); ", small.text)
     small.controls["place"].value = 3
-    step = exact_step(LLAMA_3_1_8B, job.cluster, policies.policies, policies.distinct[2])
+    step = exact_step(job, policies.policies, policies.distinct[2])
     assert f"No. 3: step {style.seconds(step.step_s)}, played through; " in small.text
     assert "\n  before: step " in small.text
     assert html.escape(small.text, quote=False) in shown(small) and "<img" not in shown(small)

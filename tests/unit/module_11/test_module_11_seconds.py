@@ -61,9 +61,7 @@ def test_what_is_frozen_is_neither_updated_nor_averaged_and_has_no_gradient():
 def test_the_exact_step_and_utilisation_know_it():
     job = Job(model=MODEL, cluster=H200, sequence=8192, batch=8, software=EAGER, adapters=LORA)
     one = policy(dp=8)
-    assert exact_step(MODEL, H200, one, software=EAGER, adapters=LORA).step_s == pytest.approx(
-        simulate(job, one).step_s[0], rel=1e-9
-    )
+    assert exact_step(job, one).step_s == pytest.approx(simulate(job, one).step_s[0], rel=1e-9)
     full, beside = (simulate(replace(job, adapters=adapters), one) for adapters in (None, LORA))
     assert beside.step_s < full.step_s and beside.mfu < full.mfu
 
