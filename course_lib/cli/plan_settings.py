@@ -7,9 +7,8 @@ from course_lib.cli.assumed import ASSUMED
 from course_lib.cli.recompute_words import GROUPS
 from course_lib.cli.settings import NEEDED, Group, Setting
 from course_lib.costs.model.conventions import CONVENTIONS
-from course_lib.costs.sweep.job import Job
-from course_lib.planner.space import SHARDS, Space
-from course_lib.sim.policies import RECOMPUTE, SCHEDULES
+from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
+from course_lib.planner.space import REDUCE, SHARDS, Space
 
 TOKENS, SEQUENCE = 2**22, 8192  # of a step, and of a sequence, where nothing says them
 _STAGES = ("0", "1", "2", "3")
@@ -22,6 +21,7 @@ AXES = Group(
         Setting("ep", Space.ep, "wholes", "ranks that share experts", "09"),
         Setting("zero_stage", list(Space.zero_stage), "wholes", "what copies share", "06", _STAGES),
         Setting("shards", list(Space.shards), "other", "whom ZeRO cuts among; domain: HSDP", "06", SHARDS),
+        Setting("reduce", list(Space.reduce), "other", "when ZeRO-2 does; microbatch: after each", "06", REDUCE),
         Setting("micro_batch", list(Space.micro_batch), "wholes", "sequences of one", "04"),
         Setting("recompute", list(Space.recompute), "other", "what layers compute twice", "01", (*RECOMPUTE, GROUPS)),
         Setting("schedule", list(Space.schedule), "other", "the order of a pipeline's work", "04", SCHEDULES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from course_lib.costs.sweep import job as jobs
+from course_lib.costs.sweep.job import SCHEDULES
 from course_lib.errors import four_parts
-from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.sim.policies import RECOMPUTE, Policies
 from course_lib.split import divisors
 
 _Array = Any  # of whole numbers, or of yes and no
 _Broken = dict[str, _Array]  # by rule, which combinations break it
 _MOST = 2**20  # of any axis: products of three are still whole numbers to numpy
 _INTERLEAVED = SCHEDULES.index("interleaved")
-SHARDS = ("all", "domain")
+SHARDS, REDUCE = ("all", "domain"), ("step", "microbatch")
 Job = jobs.Job  # what is to be trained, on what, and what is assumed of the code that does it
 
 
@@ -39,10 +40,19 @@ class Space:
     schedule: tuple[str, ...] = SCHEDULES
     stages_per_rank: tuple[int, ...] = (1, 2, 4, 8)  # 1 for all schedules but the interleaved one
     shards: tuple[str, ...] = (SHARDS[0],)  # whom ZeRO cuts among: all copies, or an NVLink domain's own (HSDP)
+    # When ZeRO-2 reduces gradients: "step" leaves out that it has several micro-batches, "microbatch" is after each of
+    # them. No published run shows what that takes: Llama 3's reduce once a step, or they would be a quarter slower.
+    reduce: tuple[str, ...] = (REDUCE[0],)
     sequence_parallel: tuple[bool, ...] = (True,)  # where tp > 1: as Megatron and torchtitan have it
 
     def __post_init__(self) -> None:
-        known = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "shards": SHARDS, "sequence_parallel": (True, False)}
+        known: dict[str, Sequence[object]] = {
+            "recompute": RECOMPUTE,
+            "schedule": SCHEDULES,
+            "shards": SHARDS,
+            "reduce": REDUCE,
+            "sequence_parallel": (True, False),
+        }
         for field in fields(self):
             values = getattr(self, field.name)
             legal = known.get(field.name) or (range(4) if field.name == "zero_stage" else None)
@@ -89,15 +99,16 @@ class Combinations:
             for v in (space.stages_per_rank if name == "interleaved" else (1,))
             if name != "interleaved" or v > 1
         ]
-        self.zero, self.micro, self.recompute, turn, inside, self.shares = _grid(
+        self.zero, self.micro, self.recompute, turn, inside, again, self.shares = _grid(
             space.zero_stage,
             space.micro_batch,
             [RECOMPUTE.index(name) for name in space.recompute],
             range(len(turns)),
             [SHARDS.index(name) for name in space.shards],
+            [REDUCE.index(name) for name in space.reduce],
             space.sequence_parallel,
         )
-        self.inside = inside > 0
+        self.inside, self.again = inside > 0, again > 0
         self.schedule, self.v = np.array(turns, dtype=np.int64).reshape(-1, 2)[turn].T
 
     def __len__(self) -> int:
@@ -127,12 +138,13 @@ class Combinations:
         m = self.job.batch // np.maximum(1, dp * self.micro)
         alone = (pp == 1) & (self.schedule != SCHEDULES.index("1f1b"))
         in_turn = self.schedule == _INTERLEAVED
+        reduces_again = (self.zero == 2) & (m > 1)
         shares, sharing = self.zero > 0, self.sharing(degrees, np.arange(len(self.zero)))
         return {
             "layers": in_turn & _unevenly(self.job.model.n_layers, pp, self.v),
             "batch": (m < 1) | (self.job.batch % (dp * self.micro) > 0),
             "schedule": alone | (in_turn & (m % pp > 0)),
-            "zero": (shares & (sharing == 1)) | (self.inside & ~shares) | ((self.zero == 2) & (m > 1)),
+            "zero": (shares & (sharing == 1)) | (self.inside & ~shares) | (reduces_again != self.again),
         }
 
     def dp(self, degrees: _Array) -> _Array:
@@ -160,6 +172,7 @@ class Combinations:
             cp=cp,
             ep=self.ep[degrees],
             zero_stage=zero,
+            reduce_each=self.again[rest],
             shards=np.where(self.inside[rest], self._near(dp * cp, tp), dp * cp),
             sequence_parallel=(tp > 1) & (self.shares[rest] > 0),
             micro_batch=micro,

@@ -117,26 +117,29 @@ def data_s(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> Valu
     """What of a step's gathers and reductions over the replicas nothing hides; `microbatch_s` is a stage's work.
 
     ZeRO-3 gathers twice and reduces once for each micro-batch, and hides behind all of them; the others reduce (and
-    with ZeRO-1 or 2 gather) once a step, behind a part of one. A ring's latency grows with its ranks.
+    with ZeRO-1 or 2 gather) once a step, behind a part of one. `reduce_each` is ZeRO-2 that reduces after every
+    micro-batch, each time behind a part of it. A ring's latency grows with its ranks.
     """
     whole = np.asarray(p.zero_stage) >= 3
-    times = np.where(whole, p.n_microbatches, 1.0)
+    reductions = np.where(whole | np.asarray(p.reduce_each, dtype=bool), p.n_microbatches, 1.0)
     everything, reduced = held(shape, p), trained(shape, p)
     replicas = p.dp * p.cp
 
     def moved(numbers: Value, with_gradients: Value) -> Value:
-        gathered = np.where(whole, 2.0 * numbers, with_gradients) * BF16
-        return gathered + with_gradients * rates.gradient_bytes
+        gathered = np.where(whole, 2.0 * p.n_microbatches * numbers, with_gradients) * BF16
+        return gathered + reductions * with_gradients * rates.gradient_bytes
 
     seconds = _ring_s(rates, moved(everything.shared, reduced.shared), p.shards, p.tp)
-    seconds = seconds + _across_s(rates, reduced.shared * rates.gradient_bytes / p.shards, replicas / p.shards)
+    seconds = seconds + _across_s(
+        rates, reductions * reduced.shared * rates.gradient_bytes / p.shards, replicas / p.shards
+    )
     if np.any(np.asarray(shape.sparse) > 0):
         seconds = seconds + _ring_s(rates, moved(everything.experts, reduced.experts), p.expert_shards, p.ep * p.etp)
     buckets = np.ceil(reduced.total / _BUCKET)
-    calls = np.where(whole, 3 * shape.layers / p.pp, 2 * buckets)
+    calls = np.where(whole, 3 * p.n_microbatches * shape.layers / p.pp, (1 + reductions) * buckets)
     seconds = seconds + np.where(np.asarray(p.shards) > 1, calls * rates.ring_alpha_s * p.shards, 0.0)
-    hiding = np.where(whole, p.n_microbatches, _HIDING_BEHIND) * microbatch_s
-    return _exposed(rates.dp_exposed, times * seconds, hiding)
+    hiding = np.where(whole, 1.0, _HIDING_BEHIND) * reductions * microbatch_s
+    return _exposed(rates.dp_exposed, seconds, hiding)
 
 
 def _per_byte_s(rates: Rates, leaving: Value, inside: Value) -> Value:

@@ -14,9 +14,9 @@ from course_lib.errors import four_parts
 
 Value = npt.NDArray[np.float64] | float  # one number for all policies, or one for each
 CHUNK = 20_000  # policies at a time: their arrays stay in the processor's cache
-RECOMPUTE, SCHEDULES = job.RECOMPUTE, job.SCHEDULES  # a policy's code is the place in these lists
+RECOMPUTE, SCHEDULES = job.RECOMPUTE, (*job.SCHEDULES, *job.PAUSELESS)  # a policy's code is the place in these lists
 CONTEXTS = ("ring", "all_gather", "ulysses")  # ways in which cp ranks share attention
-_FROM_ZERO = ("zero_stage", "recompute", "schedule", "context", "sequence_parallel", "offload")
+_FROM_ZERO = ("zero_stage", "recompute", "schedule", "context", "sequence_parallel", "reduce_each", "offload")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class Policies:
     ep: Any = 1  # of the dp x cp x tp ranks of a stage, those that share the experts of a layer
     etp: Any = 1  # ranks that share the matrices of one expert; ParallelConfig has etp = tp
     zero_stage: Any = 0
+    reduce_each: Any = False  # ZeRO-2 reduces gradients after each micro-batch, and never has them whole
     shards: Any = 1  # ranks over which ZeRO cuts: dp x cp, or fewer if it cuts within a node alone
     sequence_parallel: Any = False
     micro_batch: Any = 1  # sequences
@@ -40,7 +41,7 @@ class Policies:
     sequence: Any = 2048  # tokens, before cp
     recompute: Any = 0  # code of RECOMPUTE
     schedule: Any = 1  # code of SCHEDULES
-    stages_per_rank: Any = 1  # v, of the interleaved schedule
+    stages_per_rank: Any = 1  # v, of the interleaved schedule and of ZB-V
     context: Any = 0  # code of CONTEXTS
     offload: Any = False  # optimizer states lie in the host's memory, and Adam runs there
 

@@ -41,9 +41,20 @@ def measured_runs(rows: Iterable[Any]) -> list[Run]:
 
 
 @cache
-def published_rows() -> tuple[Any, ...]:
-    """The project's own rows, of all kinds."""
+def _all_rows() -> tuple[Any, ...]:
     return tuple(read_rows(_FILE, "published runs"))
+
+
+@cache
+def published_rows() -> tuple[Any, ...]:
+    """The project's own rows, of all kinds, that constants may learn from."""
+    return tuple(row for row in _all_rows() if not row.get("withheld"))
+
+
+@cache
+def withheld_runs() -> tuple[Run, ...]:
+    """Runs that no constant has seen: of schedules without a pause, ZB-2p and ZB-V, which no other run has."""
+    return tuple(measured_runs(row for row in _all_rows() if row.get("withheld")))
 
 
 @cache

@@ -12,7 +12,7 @@ from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.flops import training_flops
 from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.assumptions import job_fields
-from course_lib.costs.sweep.job import Job
+from course_lib.costs.sweep.job import PAUSELESS, Job
 from course_lib.costs.sweep.software import UNKNOWN, Software
 from course_lib.sim.constants import constant_names
 from course_lib.sim.gpus import machine_called
@@ -220,7 +220,7 @@ def _policy(
         "sequence": need(whole(part(row, "batch"), "seq"), "batch.seq"),
         "recompute": RECOMPUTE.index(words.recompute or "none"),
         "schedule": SCHEDULES.index(schedule),
-        "stages_per_rank": virtual if schedule == "interleaved" else 1,
+        "stages_per_rank": virtual if schedule == "interleaved" else 2 if schedule == "zb-v" else 1,
     }
 
 
@@ -240,6 +240,8 @@ def _schedule(parallel: Mapping[str, Any], pp: int, virtual: int) -> str:
     named = str(parallel.get("schedule") or "").lower()
     if named in ("zb-1p", "zb-h1"):
         return "zb-h1"
+    if named in PAUSELESS and pp > 1:
+        return named
     if named not in ("", "1f1b", "1f1b-i", "interleaved", "gpipe", "afab"):
         raise ValueError(f"the schedule {named} has no formula here")
     if named in ("gpipe", "afab") and pp > 1:

@@ -18,7 +18,7 @@ AGAIN = np.array(
 )
 _ADAM_BYTES = 30  # read and written for each number: gradient, fp32 weight, two moments, bf16 weight
 _HOST_BYTES = 6  # to the host and back for each number whose states lie there
-_ZB, _INTERLEAVED = SCHEDULES.index("zb-h1"), SCHEDULES.index("interleaved")
+_ZB, _ZB_2P, _ZB_V, _INTERLEAVED = map(SCHEDULES.index, ("zb-h1", "zb-2p", "zb-v", "interleaved"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +186,13 @@ def _fullest(layers: Value, p: Policies, one: StepWork) -> Value:
 def _bubble(shape: Shape, p: Policies, one: StepWork, mean: Value) -> Value:
     """(p - 1) micro-batches of the mean stage, over v if interleaved; ZB-H1 fills a part with gradients of weights.
 
+    ZB-2p and ZB-V have none: what is left is that stages are not alike.
     `costs.pipeline_bubble_s` for arrays, where W is the least of F, B and W: each of the others has as many products.
     Source: Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 2.
     """
     interleaved = np.where(np.asarray(p.schedule) == _INTERLEAVED, p.stages_per_rank, 1.0)
-    plain = (p.pp - 1) / interleaved * mean
+    pauseless = np.isin(p.schedule, (_ZB_2P, _ZB_V))
+    plain = np.where(pauseless, 0.0, (p.pp - 1) / interleaved * mean)
     if not np.any(np.asarray(p.schedule) == _ZB):
         return plain
     weights = (shape.layers * one.layer_weights + one.head_weights) / p.pp

@@ -107,7 +107,7 @@ def test_units_are_those_that_were_printed(unit, size):
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"parallel": {"schedule": "ZB-2p"}}, "the schedule zb-2p has no formula here"),
+        ({"parallel": {"schedule": "DualPipe"}}, "the schedule dualpipe has no formula here"),
         ({"measured": {"peak_mem_gb": 150}}, "measured 150 GB are more than a GPU of 80 GB has"),
     ],
 )

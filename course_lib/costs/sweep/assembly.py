@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from course_lib.costs.model.conventions import BLOCK, Convention
-from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
+from course_lib.costs.sweep.job import PAUSELESS, RECOMPUTE, SCHEDULES, Job
 from course_lib.units import GB
 
 _PIPELINED = 6  # bytes of a number that FSDP leaves gathered beside a pipeline: the bf16 weight, its fp32 gradient
@@ -23,7 +23,8 @@ _KEPT = {
     "selective": 0.0,
 }  # beyond a layer's input
 BESIDE_BYTES, FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
-_GPIPE, _INTERLEAVED, _ZB = (SCHEDULES.index(name) for name in ("gpipe", "interleaved", "zb-h1"))
+_NAMES = (*SCHEDULES, *PAUSELESS)
+_GPIPE, _INTERLEAVED, _ZB, _ZB_2P, _ZB_V = map(_NAMES.index, ("gpipe", "interleaved", "zb-h1", "zb-2p", "zb-v"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Spread:
     shards: Any  # ranks over which ZeRO cuts
     expert_shards: Any  # over which it cuts an expert's states: fewer, for ep has cut them already
     recompute: Any  # place in RECOMPUTE
-    schedule: Any  # place in SCHEDULES
+    schedule: Any  # place in SCHEDULES, and after them in PAUSELESS
     stages_per_rank: Any
     n_microbatches: Any
     offload: Any  # whether the optimizer's states lie in the host's memory
@@ -79,10 +80,16 @@ class Pieces:
 
 
 def in_flight(p: Spread, stage: Any) -> Any:
-    """Micro-batches whose activations a stage holds at once; `costs.pipeline_in_flight`, with what ZB-H1 owes."""
+    """Micro-batches whose activations a stage holds at once; `costs.pipeline_in_flight`, with what ZB-H1 owes.
+
+    Of schedules without a pause all ranks have alike: ZB-2p 2p - 1, and ZB-V p. Source: Qi et al. 2023, table 2; Qi et
+    al. 2024, Pipeline parallelism with controllable memory, table 2.
+    """
     ranks, m, v = p.pp, p.n_microbatches, p.stages_per_rank
     turns = least(2 * (ranks - stage - 1) + (v - 1) * ranks + 1, v * m) / v
     plain = least(_chosen(p.schedule == _ZB, most(ranks - stage, stage + 1), ranks - stage), m)
+    alike = least(_chosen(p.schedule == _ZB_2P, 2 * ranks - 1, ranks), m)
+    plain = _chosen((p.schedule == _ZB_2P) | (p.schedule == _ZB_V), alike, plain)
     return _chosen(p.schedule == _GPIPE, m, _chosen(p.schedule == _INTERLEAVED, turns, plain))
 
 

@@ -21,6 +21,9 @@ _Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
 _Offload = Literal["none", "optimizer", "all"]
 RECOMPUTE: tuple[_Again, ...] = get_args(_Again)
 SCHEDULES: tuple[_Schedule, ...] = get_args(_Schedule)
+# Of published runs alone: without a pause between steps, since a rank begins the next step while others end this one.
+# That takes an optimizer which steps before it knows the norm, and takes it back; nothing here has it.
+PAUSELESS = ("zb-2p", "zb-v")
 OFFLOAD: tuple[_Offload, ...] = get_args(_Offload)
 FORMATS = {  # that one computes in: bytes of a number, and of one that products read where these alone are shorter
     "bf16": (2, None),

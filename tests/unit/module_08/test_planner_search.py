@@ -32,6 +32,7 @@ from course_lib.planner import (
     why_slower,
 )
 from course_lib.sim.policies import SCHEDULES
+from course_lib.sim.simulate import simulate
 
 
 @pytest.fixture(scope="module")
@@ -224,10 +225,33 @@ def test_experts_of_ranks_that_are_no_replicas_are_left_out():
     assert not any(words.startswith(("ep=", "model.n_experts")) for words in toy.overrides)
 
 
+FAST = load_cluster("dgx_h100")
+SLOW = replace(FAST, card=replace(FAST.card, bandwidth_bytes_per_s=FAST.card.bandwidth_bytes_per_s / 8))
+TWO_WAYS = ((1, "step"), (2, "microbatch"))
+
+
+def test_zero_2_reduces_after_each_micro_batch_where_that_is_asked_for():
+    """Beside a pipeline, too: a rank keeps its piece of the gradients, and pays with messages.
+
+    On a fast network these hide, and less is added up; on a slow one they do not.
+    """
+    job = Job(model=LLAMA_3_1_8B, cluster=replace(SLOW, n_nodes=4), batch=128, sequence=8192)
+    plain = {"tp": (1,), "pp": (2,), "cp": (1,), "micro_batch": (1,), "recompute": ("none",), "schedule": ("1f1b",)}
+    at_the_end, each = (search(job, Space(**plain, zero_stage=(zero,), reduce=(name,))) for zero, name in TWO_WAYS)
+    assert (len(at_the_end), len(each)) == (1, 1) and each.policies.one(0)["n_microbatches"] == 8
+    whole, cut = (simulate(job, found.policies).memory.gradients[0] for found in (at_the_end, each))
+    assert cut == pytest.approx(whole / 16, rel=1e-6)
+    assert at_the_end.memory_bytes[0] - each.memory_bytes[0] == pytest.approx(whole * 15 / 16, rel=0.07)
+    assert each.step_s[0] > at_the_end.step_s[0]
+    assert search(job, Space(**plain, zero_stage=(1, 3), reduce=("microbatch",))).rejected["zero"] == 2
+    assert search(job, Space(**plain, zero_stage=(2,))).rejected["zero"] == 1
+    both = search(job, Space(**plain, zero_stage=(1, 2), reduce=("step", "microbatch")))
+    assert len(both) == 2
+
+
 def test_hsdp_shares_within_a_domain_and_pays_with_memory():
     """On a slow network fewer bytes cross it; what a rank holds grows as there are fewer to share with."""
-    slow = replace(load_cluster("dgx_h100"), n_nodes=8)
-    slow = replace(slow, card=replace(slow.card, bandwidth_bytes_per_s=slow.card.bandwidth_bytes_per_s / 8))
+    slow = replace(SLOW, n_nodes=8)
     job = Job(model=LLAMA_3_1_8B, cluster=slow, batch=128, sequence=8192)
     plain = {"tp": (1,), "pp": (1,), "cp": (1,), "zero_stage": (3,), "micro_batch": (1,), "recompute": ("none",)}
     everywhere, inside = (search(job, Space(**plain, shards=(name,))) for name in ("all", "domain"))
