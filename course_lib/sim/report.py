@@ -78,7 +78,7 @@ _WHY = {  # what is known of the sources and stacks that lie farthest off
     "llama3": "Meta's own code was a quarter faster than what is assumed of such a stack",
     "mtnlg": "Megatron of 2022 with DeepSpeed's ZeRO, on 280 to 420 nodes",
     "fsdppaper": "two runs with sequences of 512, read from a quotation",
-    "moezoo": "tokens go once to each node there and not once to each expert (DeepEP), which this model does not know",
+    "moezoo": "attention of long sequences is faster there; in two runs DeepEP sends a token once to each node",
     "mlperf": "tuned to the last: at ten thousand GPUs their messages along dp are hidden far better than any others",
     "maxtext": "its recompute policy and host offload are not printed",
     "nemo": "left out, its messages along tp all count, of which it hides two fifths",
