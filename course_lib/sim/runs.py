@@ -220,7 +220,7 @@ def _policy(
         "sequence": need(whole(part(row, "batch"), "seq"), "batch.seq"),
         "recompute": RECOMPUTE.index(words.recompute or "none"),
         "schedule": SCHEDULES.index(schedule),
-        "stages_per_rank": virtual if schedule == "interleaved" else 2 if schedule == "zb-v" else 1,
+        "stages_per_rank": {"interleaved": virtual, "zb-v": 2}.get(schedule, 1),
     }
 
 

@@ -76,8 +76,11 @@ def _too_short(repeats: Sequence[_Timed]) -> str | None:
 
 
 def _reaches_beyond(repeats: Sequence[_Timed]) -> str | None:
-    """The neighbour that is measured as well. A time that holds one may be longer than the other, too, by chance, in
-    every repeat: the neighbour that leaves least unexplained is meant."""
+    """The neighbour that is measured as well.
+
+    Times that hold one of them may be longer than the other, too, by chance and in every repeat: the neighbour that
+    leaves least unexplained is meant.
+    """
     first = repeats[0]
     neighbours = {
         f"reach back to where the {first.before.operation} before begins: look at the clock after it": [
