@@ -7,8 +7,9 @@ from course_lib.cli.assumed import ASSUMED
 from course_lib.cli.recompute_words import GROUPS
 from course_lib.cli.settings import NEEDED, Group, Setting
 from course_lib.costs.model.conventions import CONVENTIONS
-from course_lib.costs.sweep.job import RECOMPUTE, SCHEDULES, Job
+from course_lib.costs.sweep.job import Job
 from course_lib.planner.space import REDUCE, SHARDS, Space
+from course_lib.sim.policies import RECOMPUTE, SCHEDULES
 
 TOKENS, SEQUENCE = 2**22, 8192  # of a step, and of a sequence, where nothing says them
 _STAGES = ("0", "1", "2", "3")

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from course_lib.costs.sweep import job as jobs
-from course_lib.costs.sweep.job import SCHEDULES
 from course_lib.errors import four_parts
-from course_lib.sim.policies import RECOMPUTE, Policies
+from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.split import divisors
 
 _Array = Any  # of whole numbers, or of yes and no
@@ -81,6 +80,7 @@ RULES = {  # and what is wrong where one is broken, in the order in which they a
     "batch": "the batch does not divide by dp x micro-batch",
     "schedule": "interleaving lacks micro-batches in groups of pp, or pp is 1, so that a schedule has no pipeline",
     "zero": "ZeRO has nobody to share with, or ZeRO 2 would reduce gradients again for each micro-batch",
+    "reduce": "reduce=microbatch is of ZeRO 2 with several micro-batches alone",
     "memory": "the fullest GPU has no room",
 }
 
@@ -144,7 +144,8 @@ class Combinations:
             "layers": in_turn & _unevenly(self.job.model.n_layers, pp, self.v),
             "batch": (m < 1) | (self.job.batch % (dp * self.micro) > 0),
             "schedule": alone | (in_turn & (m % pp > 0)),
-            "zero": (shares & (sharing == 1)) | (self.inside & ~shares) | (reduces_again != self.again),
+            "zero": (shares & (sharing == 1)) | (self.inside & ~shares) | (reduces_again & ~self.again),
+            "reduce": self.again & ~reduces_again,
         }
 
     def dp(self, degrees: _Array) -> _Array:

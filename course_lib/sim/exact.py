@@ -13,7 +13,7 @@ from course_lib.errors import four_parts
 from course_lib.schedules import Compute, Durations, Schedule, Slot, bubble_s, make_schedule, time_schedule
 from course_lib.sim import axes
 from course_lib.sim.constants import rates_for
-from course_lib.sim.policies import SCHEDULES, Policies
+from course_lib.sim.policies import EVERY_SCHEDULE, Policies
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape, shape_of
 from course_lib.sim.step import StepWork, after, slowdown, work
@@ -70,7 +70,7 @@ def exact_step(
         rule = f"{ranks} ranks share {model.n_layers} layers"
         raise ValueError(four_parts("exact_step", f"layers={cut}", rule, "give one number for each rank, their sum L"))
     one = work(shape, rates, p)
-    name = SCHEDULES[int(_first(p.schedule))]
+    name = EVERY_SCHEDULE[int(_first(p.schedule))]
     virtual = int(_first(p.stages_per_rank)) if name == "interleaved" else 1
     schedule = make_schedule(name, ranks, int(_first(p.n_microbatches)), stages_per_rank=virtual)
     message = float(_first(axes.transfer_s(shape, rates, p))) / 2

@@ -14,7 +14,8 @@ from course_lib.errors import four_parts
 
 Value = npt.NDArray[np.float64] | float  # one number for all policies, or one for each
 CHUNK = 20_000  # policies at a time: their arrays stay in the processor's cache
-RECOMPUTE, SCHEDULES = job.RECOMPUTE, (*job.SCHEDULES, *job.PAUSELESS)  # a policy's code is the place in these lists
+RECOMPUTE, SCHEDULES = job.RECOMPUTE, job.SCHEDULES  # a policy's code is the place in these lists
+EVERY_SCHEDULE = job.EVERY_SCHEDULE  # of published runs, too: the first of them are SCHEDULES
 CONTEXTS = ("ring", "all_gather", "ulysses")  # ways in which cp ranks share attention
 _FROM_ZERO = ("zero_stage", "recompute", "schedule", "context", "sequence_parallel", "reduce_each", "offload")
 
@@ -40,7 +41,7 @@ class Policies:
     n_microbatches: Any = 1  # of each replica in a step; the global batch is dp x micro_batch x n_microbatches
     sequence: Any = 2048  # tokens, before cp
     recompute: Any = 0  # code of RECOMPUTE
-    schedule: Any = 1  # code of SCHEDULES
+    schedule: Any = 1  # code of EVERY_SCHEDULE
     stages_per_rank: Any = 1  # v, of the interleaved schedule and of ZB-V
     context: Any = 0  # code of CONTEXTS
     offload: Any = False  # optimizer states lie in the host's memory, and Adam runs there

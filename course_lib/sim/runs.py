@@ -18,7 +18,7 @@ from course_lib.sim.constants import constant_names
 from course_lib.sim.gpus import machine_called
 from course_lib.sim.machine import Machine
 from course_lib.sim.memory import memory_of
-from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.sim.policies import EVERY_SCHEDULE, RECOMPUTE, Policies
 from course_lib.sim.row_fields import need, number, part, whole
 from course_lib.sim.row_model import model_of
 from course_lib.sim.stacks import Words, words_of
@@ -219,7 +219,7 @@ def _policy(
         "n_microbatches": _microbatches(row, dp, micro, pp, assumed),
         "sequence": need(whole(part(row, "batch"), "seq"), "batch.seq"),
         "recompute": RECOMPUTE.index(words.recompute or "none"),
-        "schedule": SCHEDULES.index(schedule),
+        "schedule": EVERY_SCHEDULE.index(schedule),
         "stages_per_rank": {"interleaved": virtual, "zb-v": 2}.get(schedule, 1),
     }
 

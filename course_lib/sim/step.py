@@ -8,7 +8,7 @@ import numpy as np
 
 from course_lib.sim import axes
 from course_lib.sim.layer import BACKWARD_ATTENTION, BACKWARD_POINTWISE, Forward, forward_of
-from course_lib.sim.policies import SCHEDULES, Policies, Value
+from course_lib.sim.policies import EVERY_SCHEDULE, Policies, Value
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape
 
@@ -18,7 +18,7 @@ AGAIN = np.array(
 )
 _ADAM_BYTES = 30  # read and written for each number: gradient, fp32 weight, two moments, bf16 weight
 _HOST_BYTES = 6  # to the host and back for each number whose states lie there
-_ZB, _ZB_2P, _ZB_V, _INTERLEAVED = map(SCHEDULES.index, ("zb-h1", "zb-2p", "zb-v", "interleaved"))
+_ZB, _ZB_2P, _ZB_V, _INTERLEAVED = map(EVERY_SCHEDULE.index, ("zb-h1", "zb-2p", "zb-v", "interleaved"))
 
 
 @dataclass(frozen=True, kw_only=True)

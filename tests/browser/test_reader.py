@@ -14,11 +14,9 @@ from tests.browser.pages import reader
 class OnePicture(BaseHTTPRequestHandler):
     """A page with a picture that is there, is not there, or never comes, by the page's name."""
 
-    gone = threading.Event()
-
     def do_GET(self):
         if self.path == "/never.svg":
-            self.gone.wait(30)
+            self.server.left.wait(30)
             return
         body = f'<img src="{self.path}.svg">'.encode()
         self.send_response(404 if self.path == "/missing.svg" else 200)
@@ -34,9 +32,10 @@ class OnePicture(BaseHTTPRequestHandler):
 @contextmanager
 def pictures():
     server = ThreadingHTTPServer(("127.0.0.1", 0), OnePicture)
+    server.left = threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
-    OnePicture.gone.set()
+    server.left.set()
     server.shutdown()
     server.server_close()
 

@@ -13,6 +13,7 @@ from course_lib.costs import model_parameters
 from course_lib.models.config_text import config_from_text
 from course_lib.viz.pages.catalog import PANELS
 from course_lib.viz.pages.front import Front, value_of
+from tests.browser.pages import reader
 from tools import outside
 from tools.site.places import PAGES
 
@@ -69,14 +70,9 @@ def test_the_first_picture_is_that_of_a_notebook_and_stands_in_the_page(site):
 
 @pytest.fixture
 def tab(offline):
-    page = offline.new_page(viewport={"width": 1400, "height": 1000})
-    page.set_default_timeout(120_000)  # a busy machine is no fault of the page
-    wrong = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("requestfailed", lambda request: wrong.append(request.url))
-    yield page
-    page.close()
-    assert wrong == []
+    with reader(offline) as page:
+        page.set_default_timeout(120_000)  # a busy machine is no fault of the page
+        yield page
 
 
 def turned(page, times):

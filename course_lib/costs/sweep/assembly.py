@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from course_lib.costs.model.conventions import BLOCK, Convention
-from course_lib.costs.sweep.job import PAUSELESS, RECOMPUTE, SCHEDULES, Job
+from course_lib.costs.sweep.job import EVERY_SCHEDULE, RECOMPUTE, Job
 from course_lib.units import GB
 
 _PIPELINED = 6  # bytes of a number that FSDP leaves gathered beside a pipeline: the bf16 weight, its fp32 gradient
@@ -23,8 +23,7 @@ _KEPT = {
     "selective": 0.0,
 }  # beyond a layer's input
 BESIDE_BYTES, FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
-_NAMES = (*SCHEDULES, *PAUSELESS)
-_GPIPE, _INTERLEAVED, _ZB, _ZB_2P, _ZB_V = map(_NAMES.index, ("gpipe", "interleaved", "zb-h1", "zb-2p", "zb-v"))
+_GPIPE, _INTERLEAVED, _ZB, _ZB_2P, _ZB_V = map(EVERY_SCHEDULE.index, ("gpipe", "interleaved", "zb-h1", "zb-2p", "zb-v"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class Spread:
     shards: Any  # ranks over which ZeRO cuts
     expert_shards: Any  # over which it cuts an expert's states: fewer, for ep has cut them already
     recompute: Any  # place in RECOMPUTE
-    schedule: Any  # place in SCHEDULES, and after them in PAUSELESS
+    schedule: Any  # place in EVERY_SCHEDULE
     stages_per_rank: Any
     n_microbatches: Any
     offload: Any  # whether the optimizer's states lie in the host's memory

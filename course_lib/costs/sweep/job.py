@@ -24,6 +24,7 @@ SCHEDULES: tuple[_Schedule, ...] = get_args(_Schedule)
 # Of published runs alone: without a pause between steps, since a rank begins the next step while others end this one.
 # That takes an optimizer which steps before it knows the norm, and takes it back; nothing here has it.
 PAUSELESS = ("zb-2p", "zb-v")
+EVERY_SCHEDULE = (*SCHEDULES, *PAUSELESS)  # a run's code is the place here
 OFFLOAD: tuple[_Offload, ...] = get_args(_Offload)
 FORMATS = {  # that one computes in: bytes of a number, and of one that products read where these alone are shorter
     "bf16": (2, None),

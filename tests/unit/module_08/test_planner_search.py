@@ -243,7 +243,7 @@ def test_zero_2_reduces_after_each_micro_batch_where_that_is_asked_for():
     assert cut == pytest.approx(whole / 16, rel=1e-6)
     assert at_the_end.memory_bytes[0] - each.memory_bytes[0] == pytest.approx(whole * 15 / 16, rel=0.07)
     assert each.step_s[0] > at_the_end.step_s[0]
-    assert search(job, Space(**plain, zero_stage=(1, 3), reduce=("microbatch",))).rejected["zero"] == 2
+    assert search(job, Space(**plain, zero_stage=(1, 3), reduce=("microbatch",))).rejected["reduce"] == 2
     assert search(job, Space(**plain, zero_stage=(2,))).rejected["zero"] == 1
     both = search(job, Space(**plain, zero_stage=(1, 2), reduce=("step", "microbatch")))
     assert len(both) == 2

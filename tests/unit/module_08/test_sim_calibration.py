@@ -15,7 +15,7 @@ from course_lib.sim.calibrate import constants_as_json, records_as_csv
 from course_lib.sim.constants import load_constants, rates_of
 from course_lib.sim.fit import errors, fit
 from course_lib.sim.gpus import machine_called, network_of
-from course_lib.sim.policies import SCHEDULES
+from course_lib.sim.policies import EVERY_SCHEDULE
 from course_lib.sim.priors import PRIORS, STACKS
 from course_lib.sim.published import memory_runs, published_rows, published_runs, withheld_runs
 from course_lib.sim.report import (
@@ -112,12 +112,12 @@ def test_a_source_left_out_is_as_far_off_as_the_table_says(committed):
 @pytest.mark.parametrize(("schedule", "rows", "median", "p90"), [("zb-2p", 21, 0.07, 0.11), ("zb-v", 9, 0.04, 0.07)])
 def test_schedules_of_which_no_constant_has_seen_a_run_are_met(schedule, rows, median, p90):
     """What a schedule without a pause takes follows from its stages alone; with 1F1B's bubble all would be far off."""
-    runs = [run for run in withheld_runs() if SCHEDULES[run.policy["schedule"]] == schedule]
+    runs = [run for run in withheld_runs() if EVERY_SCHEDULE[run.policy["schedule"]] == schedule]
     assert len(runs) == rows and not {run.name for run in runs} & {run.name for run in published_runs()}
     values = load_constants().values
     off = off_by(errors(table_of(runs), values))
     assert np.median(off) <= median and np.quantile(off, 0.9) <= p90
-    plain = [replace(run, policy=run.policy | {"schedule": SCHEDULES.index("1f1b")}) for run in runs]
+    plain = [replace(run, policy=run.policy | {"schedule": EVERY_SCHEDULE.index("1f1b")}) for run in runs]
     assert np.median(off_by(errors(table_of(plain), values))) > 2 * median
     measured = [run.seen() / run.memory_bytes - 1 for run in runs]
     assert min(measured) > -0.05 and max(measured) < 0.12

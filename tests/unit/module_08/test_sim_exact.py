@@ -11,7 +11,7 @@ from course_lib.costs.sweep.job import Job
 from course_lib.hardware import load_cluster
 from course_lib.schedules import Forward
 from course_lib.sim.exact import even_layers, exact_step
-from course_lib.sim.policies import SCHEDULES, Policies
+from course_lib.sim.policies import EVERY_SCHEDULE, SCHEDULES, Policies
 from course_lib.sim.simulate import simulate
 
 MODEL, CLUSTER = load_model("llama3_1_8b"), load_cluster("dgx_h100")
@@ -66,6 +66,12 @@ CUTS = ((8, 8, 8, 8), (8, 9, 8, 7), (8, 8, 7, 9))
 def test_layers_are_cut_as_even_as_they_go():
     assert even_layers(126, 16) == (7, *[8] * 14, 7) and even_layers(61, 16)[-1] == 3
     assert even_layers(32, 1) == (32,) and sum(even_layers(61, 16)) == 61
+
+
+def test_a_schedule_that_nothing_here_runs_has_no_lists():
+    one = replace(policy("1f1b"), schedule=EVERY_SCHEDULE.index("zb-v"))
+    with pytest.raises(ValueError, match="make_schedule: name='zb-v'; no schedule is called so; choose one of gpipe"):
+        exact_step(JOB, one)
 
 
 def test_layers_that_are_not_the_models_are_refused():

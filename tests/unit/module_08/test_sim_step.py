@@ -12,14 +12,13 @@ from course_lib.costs.comm.pipeline import pipeline_in_flight, pipeline_stashed
 from course_lib.costs.model.flops import forward_flops, training_flops
 from course_lib.costs.sweep.assembly import CATEGORIES, in_flight
 from course_lib.costs.sweep.gpu_memory import gpu_memory
-from course_lib.costs.sweep.job import PAUSELESS, SCHEDULES, Job
+from course_lib.costs.sweep.job import PAUSELESS, Job
 from course_lib.costs.sweep.software import Software
 from course_lib.hardware import load_cluster
-from course_lib.sim import policies as coded
 from course_lib.sim.constants import rates_of
 from course_lib.sim.machine import generation_of, machine_of
 from course_lib.sim.memory import memory_of
-from course_lib.sim.policies import RECOMPUTE, Policies
+from course_lib.sim.policies import EVERY_SCHEDULE, RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.simulate import simulate, step_times
 from course_lib.sim.step import CAUSES
 
@@ -121,7 +120,7 @@ def test_microbatches_in_flight_are_those_of_costs(schedule, last):
 @pytest.mark.parametrize("schedule", PAUSELESS)
 def test_schedules_without_a_pause_have_no_bubble_and_keep_as_much_on_every_rank(schedule):
     """Qi et al. 2023, table 2, and Qi et al. 2024, table 2: 2p - 1 of ZB-2p's micro-batches, p of ZB-V's."""
-    code = coded.SCHEDULES.index(schedule)
+    code = EVERY_SCHEDULE.index(schedule)
     policies = Policies(pp=4, n_microbatches=np.array([2, 64]), sequence=8192, schedule=code)
     least, most = (in_flight(policies, stage) for stage in (0, 3))
     assert list(least) == list(most) == [2, {"zb-2p": 7, "zb-v": 4}[schedule]]
