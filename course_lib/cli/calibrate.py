@@ -10,12 +10,15 @@ from course_lib.cli.commands import CALIBRATE
 from course_lib.cli.compose import parse_overrides, path_given, refuse
 from course_lib.cli.settings import names
 from course_lib.sim.calibrate import calibrate, constants_as_json, records_as_csv
+from course_lib.sim.nearest import layouts_as_csv
+from course_lib.sim.published import published_runs
+from course_lib.sim.report import SOURCE_NAMES
 
 _COMMAND = "calibrate"
 
 
 def calibrate_command(overrides: Sequence[str]) -> int:
-    """Print the error table; with `out` write it and the constants. The package's own files lie in course_lib/sim/data.
+    """Print the error table; with `out` write it, constants and layouts. The package's own lie in course_lib/sim/data.
 
     Raises: ValueError for an unknown name, or files that cannot be written.
     """
@@ -24,12 +27,17 @@ def calibrate_command(overrides: Sequence[str]) -> int:
     constants, records = calibrate()
     print(*map(_line, records), sep="\n")
     for folder in folders:
-        print(f"written: {_write(folder, constants_as_json(constants), records_as_csv(records))}")
+        texts = {
+            "constants.json": constants_as_json(constants),
+            "errors.csv": records_as_csv(records),
+            "layouts.csv": layouts_as_csv(published_runs(), SOURCE_NAMES),
+        }
+        print(f"written: {_write({folder / name: text for name, text in texts.items()})}")
     return 0
 
 
-def _write(folder: Path, constants: str, table: str) -> str:
-    files = {folder / "constants.json": constants, folder / "errors.csv": table}
+def _write(files: Mapping[Path, str]) -> str:
+    folder = next(iter(files)).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in files.items():

@@ -49,7 +49,7 @@ PREDICT = (
         ),
     ),
 )
-CALIBRATE = (Group("files", (Setting("out", None, "other", "a folder for constants.json and errors.csv", "08"),)),)
+CALIBRATE = (Group("files", (Setting("out", None, "other", "a folder for constants, errors and layouts", "08"),)),)
 PREFLIGHT = (
     Group(
         "what is looked at",

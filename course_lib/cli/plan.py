@@ -104,13 +104,14 @@ def _best(best: Sequence[Ranked]) -> list[str]:
     """The winners, and why each next one loses to the first."""
     lines = []
     for place, one in enumerate(best, start=1):
-        interval = f"four of five such runs: {format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
+        whose = "four of five runs so far from any published" if one.nearest.is_far else "four of five such runs"
+        interval = f"{whose}: {format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
         speed = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s on each GPU, MFU {one.mfu:.1%}"
         lines.append(f"{place}. {one.name}")
         room = f"{format_bytes(one.memory_bytes)} (fits in {100 * one.fit_chance:.0f} of 100 such runs)"
         lines.append(f"   {format_seconds(one.step_s)} a step ({interval}), {speed}, {room}")
         lines.append(f"   {_causes(one)}" if place == 1 else f"   {why_slower(one, best[0])}")
-    return lines
+    return [*lines, f"nearest published run of the first: {best[0].nearest.in_words}"]
 
 
 def _causes(one: Ranked) -> str:

@@ -12,6 +12,8 @@ from course_lib.costs.sweep.assembly import CATEGORIES
 from course_lib.errors import four_parts
 from course_lib.planner.policy_search import Found, policy_name
 from course_lib.planner.space import RULES, Combinations, Job, Space
+from course_lib.sim.constants import load_constants
+from course_lib.sim.nearest import Neighbour, neighbours
 from course_lib.sim.room import chance_to_fit
 from course_lib.sim.simulate import bottleneck_in_words
 from course_lib.sim.step import CAUSE_NAMES, CAUSES
@@ -27,8 +29,9 @@ class Ranked:
     name: str
     policy: Mapping[str, float]
     step_s: float
-    low_s: float  # 80 % of left-out runs lay between these two, by the simulator's account
+    low_s: float  # 80 % of left-out runs, as near to a run that was fitted or as far from all, lay between these two
     high_s: float
+    nearest: Neighbour  # of the published runs that constants were fitted to
     causes_s: Mapping[str, float]  # they add up to the step
     memory: Mapping[str, float]  # bytes by category, of the fullest GPU
     fit_chance: float  # share of such runs whose peak stays within the GPU
@@ -59,13 +62,16 @@ def ranked(found: Found, n: int = 5) -> list[Ranked]:
 def described(found: Found, indices: list[int]) -> list[Ranked]:
     """These policies with all that is said of them."""
     said = found.predict(indices)
+    near = neighbours(found.job.model, found.policies.take(np.array(indices)))
+    factors = [load_constants().interval(found.job.software.stack, is_far=one.is_far) for one in near]
     return [
         Ranked(
             name=policy_name(found.policies, index),
             policy=found.policies.one(index),
             step_s=float(said.step_s[place]),
-            low_s=float(said.low_s[place]),
-            high_s=float(said.high_s[place]),
+            low_s=float(said.step_s[place]) * factors[place][0],
+            high_s=float(said.step_s[place]) * factors[place][1],
+            nearest=near[place],
             causes_s={cause: float(getattr(said.time, cause)[place]) for cause in CAUSES},
             memory={part: float(getattr(said.memory, part)[place]) for part in CATEGORIES},
             fit_chance=chance_to_fit(float(said.memory.total[place]), found.job.cluster.device.usable_bytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from course_lib.sim.constants import Constants
@@ -23,9 +23,7 @@ from course_lib.sim.report import (
     time_records,
 )
 from course_lib.sim.room import spread_of_peaks
-from course_lib.sim.validate import interval, tests, unseen
-
-_PAIRS = ("known", "kind", "unknown", "memory")
+from course_lib.sim.validate import tests, unseen
 
 
 def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
@@ -38,7 +36,8 @@ def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
     kinds = unseen(runs, found)
     constants = Constants(
         values=fit(runs),
-        **{kind: interval(*seen) for kind, seen in kinds.items()},
+        near={kind: seen.interval(is_far=False) for kind, seen in kinds.items()},
+        far={kind: seen.interval(is_far=True) for kind, seen in kinds.items()},
         memory=spread_of_peaks(memory_runs()),
         fitted_on=f"{len(runs)} runs of {len({run.source for run in runs})} sources",
     )
@@ -58,10 +57,18 @@ def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
 
 def constants_as_json(constants: Constants) -> str:
     """The text of constants.json."""
-    values = {name: float(f"{value:.4g}") for name, value in constants.values.items()}
-    kinds = {kind: [float(f"{end:.4g}") for end in getattr(constants, kind)] for kind in _PAIRS}
-    found = {"fitted_on": constants.fitted_on, **kinds, "values": values}
+    found = {
+        "fitted_on": constants.fitted_on,
+        "near": {kind: _four_digits(ends) for kind, ends in constants.near.items()},
+        "far": {kind: _four_digits(ends) for kind, ends in constants.far.items()},
+        "memory": _four_digits(constants.memory),
+        "values": dict(zip(constants.values, _four_digits(constants.values.values()), strict=True)),
+    }
     return json.dumps(found, indent=1) + "\n"
+
+
+def _four_digits(numbers: Iterable[float]) -> list[float]:
+    return [float(f"{number:.4g}") for number in numbers]
 
 
 def records_as_csv(records: Sequence[dict[str, Any]]) -> str:

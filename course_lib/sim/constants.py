@@ -35,20 +35,24 @@ _HOST_BYTES_PER_S = 20e9  # PCIe 4 x16 reaches about 25 GB/s, and a GPU's share 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Positive numbers by name, as `matmul.A100`, and the factors within which 80 % of left-out steps lay."""
+    """Positive numbers by name, as `matmul.A100`, and the factors within which 80 % of left-out steps lay.
+
+    The factors, low and high, go by what is known of the stack: `known` was fitted, of `kind` its kind alone is known,
+    `unknown` has nobody fitted. A layout may be `near` to a published one or `far` from all (`sim.nearest`).
+    """
 
     values: Mapping[str, float]
-    known: tuple[float, float]  # low and high: of a stack that was fitted, on runs that were left out
-    kind: tuple[float, float]  # of one of which its kind alone is known
-    unknown: tuple[float, float]  # of one that nobody has fitted
+    near: Mapping[str, tuple[float, float]]
+    far: Mapping[str, tuple[float, float]]
     memory: tuple[float, float]  # of log(measured/predicted peak) the median and the standard deviation
     fitted_on: str = ""
 
-    def interval(self, stack: str | None) -> tuple[float, float]:
+    def interval(self, stack: str | None, *, is_far: bool) -> tuple[float, float]:
         """The factors on a predicted step time for a stack by name, or for None as `Software` has it."""
+        by_kind = self.far if is_far else self.near
         if stack is None:
-            return self.kind
-        return self.known if stack in STACKS else self.unknown
+            return by_kind["kind"]
+        return by_kind["known" if stack in STACKS else "unknown"]
 
 
 @cache
@@ -57,9 +61,8 @@ def load_constants() -> Constants:
     found = json.loads(_FILE.read_text(encoding="utf-8"))
     return Constants(
         values=found["values"],
-        known=tuple(found["known"]),
-        kind=tuple(found["kind"]),
-        unknown=tuple(found["unknown"]),
+        near={kind: tuple(ends) for kind, ends in found["near"].items()},
+        far={kind: tuple(ends) for kind, ends in found["far"].items()},
         memory=tuple(found["memory"]),
         fitted_on=found["fitted_on"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,7 @@ def machine_called(gpu: str, gpus_per_node: int | None, interconnect: str) -> tu
 
     Raises: ValueError for a GPU that the table does not have.
     """
-    found = next((one for one in _gpus() if _matches(one["name"].lower(), _plain(gpu))), None)
-    if found is None:
-        raise ValueError(f"no data sheet for the GPU {gpu!r}; known: {', '.join(one['name'] for one in _gpus())}")
+    found = _sheet_of(gpu)
     domain = found["node"] if found["node"] > 8 else (gpus_per_node or found["node"])
     network = network_of(gpu, interconnect, gpus_per_node or 8)
     assumed = [] if network else [f"network of {found['between'] / _BITS:.0f} Gb/s per GPU"]
@@ -48,6 +47,18 @@ def machine_called(gpu: str, gpus_per_node: int | None, interconnect: str) -> tu
         domain=domain,
     )
     return machine, assumed
+
+
+def in_four_bits(machine: Machine, gpu: str) -> Machine:
+    """The machine for a run whose products are of 4 bits: as of FP8, up to the peak of FP4.
+
+    How much of that peak is reached was never fitted: all such runs are of one source.
+    Raises: ValueError for a GPU that multiplies no 4 bits.
+    """
+    peak = _sheet_of(gpu).get("fp4")
+    if peak is None:
+        raise ValueError(f"the GPU {gpu!r} multiplies no numbers of 4 bits")
+    return replace(machine, fp8_flops_per_s=peak)
 
 
 def _memory(found: dict[str, Any], printed_gb: int | None) -> float:
@@ -84,6 +95,13 @@ def network_of(gpu: str, interconnect: str, gpus_per_node: int) -> float | None:
 def _bytes_per_s(number: str, size: str, unit: str) -> float:
     """Of a rate as it is printed."""
     return float(number) * (1000 if size == "T" else 1) * (GB if unit == "B" else _BITS)
+
+
+def _sheet_of(gpu: str) -> dict[str, Any]:
+    found = next((one for one in _gpus() if _matches(one["name"].lower(), _plain(gpu))), None)
+    if found is None:
+        raise ValueError(f"no data sheet for the GPU {gpu!r}; known: {', '.join(one['name'] for one in _gpus())}")
+    return found
 
 
 @cache

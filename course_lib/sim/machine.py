@@ -27,7 +27,7 @@ class Machine:
 
     generation: str
     bf16_flops_per_s: Value
-    fp8_flops_per_s: Value  # of bf16 where the device has no FP8
+    fp8_flops_per_s: Value  # of bf16 where the device has no FP8, and of FP4 where a run multiplies so
     memory_bytes: Value
     memory_bytes_per_s: Value
     inside_bytes_per_s: Value  # of all NVLinks of one GPU, one way

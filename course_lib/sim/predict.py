@@ -11,6 +11,7 @@ from course_lib.costs.sweep.assembly import CATEGORIES
 from course_lib.costs.sweep.software import UNKNOWN
 from course_lib.sim.constants import constant_names, load_constants, rates_of
 from course_lib.sim.fit import errors
+from course_lib.sim.nearest import neighbours
 from course_lib.sim.room import LIKELY, chance_of
 from course_lib.sim.runs import EVER_MORE, ROOM_OF_UNKNOWN, Run, Unreadable, read_run
 from course_lib.sim.simulate import bottleneck_in_words, step_times, utilisation
@@ -30,6 +31,7 @@ COLUMNS = (
     "step_s",
     "low_s",
     "high_s",
+    "nearest",
     "tokens_per_s_per_gpu",
     "mfu",
     "hfu",
@@ -75,13 +77,15 @@ def _predicted(run: Run, factor: float) -> dict[str, Any]:
     step = float(np.asarray(times.total)[0]) * factor
     if not 0 < step < float("inf"):
         raise ValueError(f"the formulas give a step of {step} s")
-    low, high = constants.interval(run.software.stack)
+    nearest = neighbours(run.model, run.policies)[0]
+    low, high = constants.interval(run.software.stack, is_far=nearest.is_far)
     per_gpu, mfu, hfu = utilisation(run.model, run.policies, np.array([step]), rates)
     unknown = (_UNKNOWN_STACK,) if run.software.stack == UNKNOWN else ()
     return {
         "step_s": step,
         "low_s": step * low,
         "high_s": step * high,
+        "nearest": nearest.in_words,
         "tokens_per_s_per_gpu": float(per_gpu[0]),
         "mfu": float(mfu[0]),
         "hfu": float(hfu[0]),

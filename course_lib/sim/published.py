@@ -53,7 +53,10 @@ def published_rows() -> tuple[Any, ...]:
 
 @cache
 def withheld_runs() -> tuple[Run, ...]:
-    """Runs that no constant has seen: of schedules without a pause, ZB-2p and ZB-V, which no other run has."""
+    """Runs that no constant has seen: of schedules without a pause, ZB-2p and ZB-V, and with products of 4 bits.
+
+    No run of another source has these.
+    """
     return tuple(measured_runs(row for row in _all_rows() if row.get("withheld")))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from course_lib.sim.ablation import ablations
 from course_lib.sim.boundaries import Boundary, cases, recall
+from course_lib.sim.nearest import far_from_others
 from course_lib.sim.runs import Run, read_run
 from course_lib.sim.validate import (
     Errors,
@@ -101,7 +102,7 @@ def time_records(runs: Sequence[Run], errors: Mapping[str, Errors]) -> Iterator[
     for test, logs in errors.items():
         groups = [run.software.stack or "" if test == "stacks" else run.source for run in runs]
         whole = score(runs, logs)
-        covered = coverage(logs, groups) if test in _WIDE else (None, None)
+        covered = coverage(Seen(logs, groups, far_from_others(runs, groups))) if test in _WIDE else (None, None)
         yield _record(test, _ALL, len(runs), whole.median, p90=whole.p90, covered=covered[0])
         each = [_group(test, group, logs, groups) for group in dict.fromkeys(groups)]
         middle = median(one["median"] for one in each)
@@ -110,11 +111,18 @@ def time_records(runs: Sequence[Run], errors: Mapping[str, Errors]) -> Iterator[
 
 
 def interval_records(kinds: Mapping[str, Seen]) -> Iterator[dict[str, Any]]:
-    """How many runs, and of a source's in the mean, the printed intervals hold: each made without that source."""
+    """How many runs, and of a source's in the mean, the printed intervals hold: each made without that source.
+
+    First of all runs, then of those near to a run that was left and of those far from all.
+    """
     for kind, seen in kinds.items():
-        of_rows, of_groups = coverage(*seen)
-        yield _record(f"intervals, {kind}", _ALL, len(seen.logs), None, covered=of_rows)
-        yield _record(f"intervals, {kind}", _MEDIAN, len(set(seen.groups)), None, covered=of_groups)
+        ranges = {"": np.ones(len(seen.logs), dtype=bool), ", near": ~seen.far, ", far": seen.far}
+        for where, among in ranges.items():
+            of_rows, of_groups = coverage(seen, among)
+            sources = len({group for group, there in zip(seen.groups, among, strict=True) if there})
+            middle = float(np.median(off_by(seen.logs[among])))
+            yield _record(f"intervals, {kind}{where}", _ALL, int(among.sum()), middle, covered=of_rows)
+            yield _record(f"intervals, {kind}{where}", _MEDIAN, sources, None, covered=of_groups)
 
 
 def memory_records(rows: Sequence[Any]) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from course_lib.costs.sweep.assumptions import job_fields
 from course_lib.costs.sweep.job import PAUSELESS, Job
 from course_lib.costs.sweep.software import UNKNOWN, Software
 from course_lib.sim.constants import constant_names
-from course_lib.sim.gpus import machine_called
+from course_lib.sim.gpus import in_four_bits, machine_called
 from course_lib.sim.machine import Machine
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import EVERY_SCHEDULE, RECOMPUTE, Policies
@@ -149,6 +149,9 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     parallel = part(row, "parallel")
     words = words_of(row, generation=machine.generation, tp=whole(parallel, "tp", optional=True) or 1)
     constant_names(machine.generation, words.software)  # refuses a number format that nobody has timed there
+    if words.four_bits:
+        machine = in_four_bits(machine, gpu)
+        assumed.append("products of 4 bits reach the share of their peak that those of FP8 do")
     said = part(row, "code", optional=True)
     code = {"fused_norms": not words.plain_norms} | job_fields(said)
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
@@ -159,11 +162,6 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
         code["logit_bytes"] = _WHOLE_LOGIT_BYTES * policy["tp"]  # each of the ranks that share the head has them all
         assumed.append("every rank along tp makes all logits")
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
-    peak_gb = number(measured, "peak_mem_gb")
-    unit = next((size for name, size in _UNITS.items() if name in str(measured.get("mem_unit") or "").lower()), GB)
-    printed = _PRINTED.search(gpu)
-    if peak_gb and printed and peak_gb * unit > int(printed[1]) * GiB:
-        raise ValueError(f"measured {peak_gb:g} GB are more than a GPU of {printed[1]} GB has")
     return Run(
         name=name,
         source=source,
@@ -176,12 +174,24 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
         convention=code.pop("convention", words.convention),
         code=code,
         step_s=_step_s(row, measured, model, policy, tokens, machine),
-        memory_bytes=peak_gb * unit if peak_gb else None,
+        memory_bytes=_memory_bytes(measured, gpu),
         out_of_memory=measured.get("oom") is True,
         gauge=next((one for one in _GAUGES if one in str(measured.get("mem_kind") or "")), "allocated"),
         assumed=(*assumed, *words.assumed, *(() if words.recompute else ("no recompute",))),
         said=frozenset(said),
     )
+
+
+def _memory_bytes(measured: Mapping[str, Any], gpu: str) -> float | None:
+    """The measured peak; no more than the GPU has."""
+    peak_gb = number(measured, "peak_mem_gb")
+    if not peak_gb:
+        return None
+    unit = next((size for name, size in _UNITS.items() if name in str(measured.get("mem_unit") or "").lower()), GB)
+    printed = _PRINTED.search(gpu)
+    if printed and peak_gb * unit > int(printed[1]) * GiB:
+        raise ValueError(f"measured {peak_gb:g} GB are more than a GPU of {printed[1]} GB has")
+    return peak_gb * unit
 
 
 def _policy(

@@ -14,7 +14,7 @@ from course_lib.costs.model.adapters import Adapters
 from course_lib.costs.model.flops import ForwardFlops, forward_flops
 from course_lib.costs.sweep.assembly import GpuMemory
 from course_lib.costs.sweep.job import Job
-from course_lib.sim.constants import load_constants, rates_for
+from course_lib.sim.constants import rates_for
 from course_lib.sim.machine import machine_of
 from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import CHUNK, Policies
@@ -34,8 +34,6 @@ class Prediction:
 
     time: StepTime
     step_s: npt.NDArray[np.float64]
-    low_s: npt.NDArray[np.float64]  # 80 % of left-out runs lay between these two
-    high_s: npt.NDArray[np.float64]
     tokens_per_s_per_gpu: npt.NDArray[np.float64]
     mfu: npt.NDArray[np.float64]
     hfu: npt.NDArray[np.float64]
@@ -53,13 +51,10 @@ def simulate(job: Job, policies: Policies) -> Prediction:
     times = step_times(job.model, rates, policies, job.adapters)
     memory = memory_of(job, policies)
     total = np.asarray(times.total)
-    low, high = load_constants().interval(job.software.stack)
     per_gpu, mfu, hfu = utilisation(job.model, policies, total, rates, frozen=job.adapters is not None)
     return Prediction(
         time=times,
         step_s=total,
-        low_s=total * low,
-        high_s=total * high,
         tokens_per_s_per_gpu=per_gpu,
         mfu=mfu,
         hfu=hfu,

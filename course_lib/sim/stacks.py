@@ -56,7 +56,7 @@ _DEEPSPEED_BF16 = Convention(
     assumes="bf16 weights, bf16 gradients beside their fp32 sums, fp32 weights and moments",
     source="DeepSpeed 0.6, deepspeed/runtime/bf16_optimizer.py",
 )
-_UNKNOWN_FORMATS = ("fp4", "int8", "int4", "tf32")
+_UNKNOWN_FORMATS = ("int8", "int4", "tf32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,7 @@ class Words:
     recompute: str | None  # None: not stated
     sequence_parallel: bool
     plain_norms: bool  # written in Python, in many kernels
+    four_bits: bool  # products of 4 bits, where `software` says FP8
     convention: str | Convention  # of `costs`: bytes of weights, gradients and Adam's states
     assumed: tuple[str, ...]
 
@@ -91,6 +92,7 @@ def words_of(row: Any, *, generation: str, tp: int) -> Words:
         recompute=recompute,
         sequence_parallel=cut,
         plain_norms=software.stack in _PLAIN_NORMS and "rms kernel" not in str(row.get("notes") or "").lower(),
+        four_bits="fp4" in _precision(row),
         convention=_convention(_text(row), software, zero),
         assumed=tuple(assumed),
     )
@@ -105,9 +107,13 @@ def _text(row: Any) -> str:
     return " ".join(str(part) for part in (*parts, *more) if part).lower()
 
 
+def _precision(row: Any) -> str:
+    return str(row.get("precision") or "").lower()
+
+
 def _software(row: Any, generation: str, tp: int, assumed: list[str]) -> Software:
     """The stack by its name; else torch with or without compile, Megatron before flash attention, or unknown."""
-    text, precision = _text(row), str(row.get("precision") or "").lower()
+    text, precision = _text(row), _precision(row)
     if precision.strip() in ("fp32", "float32") or any(word in precision for word in _UNKNOWN_FORMATS):
         raise ValueError(f"no constants for the number format {precision!r}")
     kind, kernel, stack = _kind(row, text, precision, generation, tp, assumed)
@@ -116,7 +122,7 @@ def _software(row: Any, generation: str, tp: int, assumed: list[str]) -> Softwar
     return Software(
         kind=kind,
         kernel=said,
-        fp8="fp8" in precision or "float8" in precision,
+        fp8=any(word in precision for word in ("fp8", "float8", "fp4")),
         gradient_bytes=4 if any(word in text for word in _GRADIENTS_FP32) else 2,
         fused_loss=stack in _FUSED_LOSS,
         stack=stack,

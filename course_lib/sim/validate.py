@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from course_lib.costs.sweep.software import UNKNOWN, Software
 from course_lib.sim.fit import errors, fit
+from course_lib.sim.nearest import far_from_others
 from course_lib.sim.priors import OF_STACKS, STACKS
 from course_lib.sim.runs import Run
 from course_lib.sim.spread import quantiles
@@ -75,18 +76,24 @@ def tests(runs: Sequence[Run]) -> dict[str, Errors]:
     sources = [run.source for run in runs]
     return {
         "random rows": held_out(runs, folds.tolist()),
-        "configurations": held_out(runs, _in_folds([run.configuration for run in runs])),
+        "configurations": held_out(runs, _configurations(runs)),
         "sources": held_out(runs, sources),
         "kinds": held_out(runs, sources, seen_as=_kind_alone),
-        "stacks": held_out(runs, [run.software.stack for run in runs], seen_as=nothing_known),
+        "stacks": held_out(runs, _stacks(runs), seen_as=nothing_known),
     }
 
 
-def _in_folds(keys: Sequence[Hashable]) -> list[int]:
-    """Whole keys together, in ten folds."""
+def _configurations(runs: Sequence[Run]) -> list[int]:
+    """Whole configurations together, in ten folds."""
+    keys = [run.configuration for run in runs]
     different = list(dict.fromkeys(keys))
     fold = dict(zip(different, np.random.default_rng(_SEED).permutation(len(different)) % _FOLDS, strict=True))
     return [int(fold[key]) for key in keys]
+
+
+def _stacks(runs: Sequence[Run]) -> list[str | None]:
+    """The names of what ran them."""
+    return [run.software.stack for run in runs]
 
 
 def off_by(logs: Errors) -> Errors:
@@ -121,10 +128,16 @@ def interval(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
 
 
 class Seen(NamedTuple):
-    """Errors of runs that the constants used for them had not seen, and whose runs they are."""
+    """Errors of runs that the constants used for them had not seen, whose runs they are, and which lie far off."""
 
     logs: Errors
     groups: list[str]
+    far: npt.NDArray[np.bool_]  # from all runs that the constants had seen
+
+    def interval(self, *, is_far: bool, without: str | None = None) -> tuple[float, float]:
+        """What is printed for layouts so near or far; or what would be, had a group's runs never been published."""
+        counts = np.array([group != without for group in self.groups]) & (self.far == is_far)
+        return interval(self.logs[counts], [group for group, there in zip(self.groups, counts, strict=True) if there])
 
 
 def unseen(runs: Sequence[Run], errors_of: Mapping[str, Errors]) -> dict[str, Seen]:
@@ -139,24 +152,35 @@ def unseen(runs: Sequence[Run], errors_of: Mapping[str, Errors]) -> dict[str, Se
         of_stack[run.software.stack].add(run.source)
     elsewhere = np.array([len(of_stack[run.software.stack]) > 1 for run in runs])
     known = np.where(elsewhere, errors_of["sources"], errors_of["configurations"])
+    far = far_from_others(runs, sources)
+    far_from_known = np.where(elsewhere, far, far_from_others(runs, _configurations(runs)))
     fitted = np.array([run.software.stack in STACKS for run in runs])
+    of_fitted = [source for source, there in zip(sources, fitted, strict=True) if there]
     return {
-        "known": Seen(known[fitted], [source for source, there in zip(sources, fitted, strict=True) if there]),
-        "kind": Seen(errors_of["kinds"], sources),
-        "unknown": Seen(errors_of["stacks"], sources),
+        "known": Seen(known[fitted], of_fitted, far_from_known[fitted]),
+        "kind": Seen(errors_of["kinds"], sources, far),
+        "unknown": Seen(errors_of["stacks"], sources, far_from_others(runs, _stacks(runs))),
     }
 
 
-def coverage(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
-    """The share of rows, and the mean share of groups, within an interval made from the other groups alone."""
-    inside = np.zeros(len(logs), dtype=bool)
+def coverage(seen: Seen, among: npt.NDArray[np.bool_] | None = None) -> tuple[float, float]:
+    """The share of rows, and the mean share of groups, within intervals made from the other groups alone.
+
+    With `among`, of these rows.
+    """
+    counts = np.ones(len(seen.logs), dtype=bool) if among is None else among
+    inside = np.zeros(len(seen.logs), dtype=bool)
     each = []
-    for group in dict.fromkeys(groups):
-        here = np.array([one == group for one in groups])
-        low, high = np.log(interval(logs[~here], [one for one in groups if one != group]))
-        inside[here] = (-logs[here] >= low) & (-logs[here] <= high)
-        each.append(float(inside[here].mean()))
-    return float(inside.mean()), float(np.mean(each))
+    for group in dict.fromkeys(seen.groups):
+        own = np.array([one == group for one in seen.groups])
+        for is_far in (False, True):
+            if not (here := own & (seen.far == is_far)).any():
+                continue
+            low, high = np.log(seen.interval(is_far=is_far, without=group))
+            inside[here] = (-seen.logs[here] >= low) & (-seen.logs[here] <= high)
+        if (own & counts).any():
+            each.append(float(inside[own & counts].mean()))
+    return float(inside[counts].mean()), float(np.mean(each))
 
 
 class Pair(NamedTuple):
