@@ -31,7 +31,6 @@ _PRINTED = re.compile(r"(\d+)\s?GB")
 _UNITS = {"gib": GiB, "mib": 1000 * MiB}  # of what was printed as GB, thousands of MiB
 _GAUGES = ("nvidia-smi", "max reserved")
 _PLAIN_MFU = ("hfu adds", "model flops")  # conventions in which nothing recomputed counts
-_WHOLE_LOGITS = (UNKNOWN, "aleph alpha")  # stacks whose loss is not known to be shared along tp, or known not to be
 _WHOLE_LOGIT_BYTES = 14  # bf16 and fp32 logits, their log-soft-max, its gradient: a loss by torch's own functions
 ROOM_OF_UNKNOWN = 0.85  # of a GPU: nobody knows what such a stack keeps beside tensors, and most that ran had it
 _CONTEXT_BYTES = 1343 * MiB  # of a process whose kernels are loaded; transformers' guide "Model training anatomy"
@@ -157,8 +156,7 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
     if shared := said.get("sequence_parallel"):
         policy["sequence_parallel"] = shared != "none" and policy["tp"] > 1
-    all_logits = words.software.stack in _WHOLE_LOGITS and words.software.kind == "megatron"
-    if all_logits and policy["tp"] > 1 and not said:
+    if words.whole_logits and policy["tp"] > 1 and not said:
         code["logit_bytes"] = _WHOLE_LOGIT_BYTES * policy["tp"]  # each of the ranks that share the head has them all
         assumed.append("every rank along tp makes all logits")
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence

@@ -42,6 +42,7 @@ _EAGER = ("accelerate", "transformers", "lightning", "axolotl", "colossal")
 _NOT_COMPILED = ("without compile", "no compile", "not compiled", "eager")
 _FUSED_LOSS = ("foundry", "internevo")
 _PLAIN_NORMS = ("aleph alpha",)  # stacks whose norms are in Python, unless a run says "RMS kernel"
+_WHOLE_LOGITS = (UNKNOWN, "aleph alpha")  # stacks whose loss is not known to be shared along tp, or known not to be
 _PARTS = (  # of a layer, that Megatron recomputes by name -> how much work that is; the first match wins
     (re.compile("attn|attention"), "attention"),
     (re.compile(r"\bmoe\b|mlp"), "half"),
@@ -69,6 +70,7 @@ class Words:
     recompute: str | None  # None: not stated
     sequence_parallel: bool
     plain_norms: bool  # written in Python, in many kernels
+    whole_logits: bool  # each of the ranks that share the head makes all of them for its loss
     four_bits: bool  # products of 4 bits, where `software` says FP8
     convention: str | Convention  # of `costs`: bytes of weights, gradients and Adam's states
     assumed: tuple[str, ...]
@@ -92,6 +94,7 @@ def words_of(row: Any, *, generation: str, tp: int) -> Words:
         recompute=recompute,
         sequence_parallel=cut,
         plain_norms=software.stack in _PLAIN_NORMS and "rms kernel" not in str(row.get("notes") or "").lower(),
+        whole_logits=software.kind == "megatron" and software.stack in _WHOLE_LOGITS,
         four_bits="fp4" in _precision(row),
         convention=_convention(_text(row), software, zero),
         assumed=tuple(assumed),
