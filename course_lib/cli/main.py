@@ -9,6 +9,7 @@ import course_lib
 from course_lib.cli.command_help import help_of, overview
 from course_lib.cli.commands import COMMANDS
 from course_lib.cli.compose import did_you_mean, refuse
+from course_lib.garbage import overlooked
 
 _HELP = ("-h", "--help")
 
@@ -38,5 +39,7 @@ def _run(first: str = "", *rest: str) -> int:
     elif any(word in _HELP for word in rest):
         print(help_of(first))
     else:
-        return COMMANDS[first].function()(rest)
+        with overlooked():
+            command = COMMANDS[first].function()
+        return command(rest)
     return 0
