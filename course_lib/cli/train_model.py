@@ -17,6 +17,7 @@ from course_lib.cli import train_activations, train_adapters
 from course_lib.cli.train_config import TrainRun
 from course_lib.models.decoder import Decoder, init_weight
 from course_lib.models.moe import MoEDecoder
+from course_lib.parallel.table.meta import all_on_meta
 from course_lib.training import export_folder, step_folders
 from course_lib.training.checkpoint import on_first_rank
 from course_lib.training.initial import draw_adapters, drawn
@@ -47,7 +48,7 @@ def base_on_meta(run: TrainRun, device: torch.device | None = None) -> nn.Module
     dtype = run.precision.dtype
     if run.folder is not None:
         return Pretrained(run.folder).model(dtype, device or torch.device("cpu"))
-    with torch.device("meta"):
+    with all_on_meta():
         decoder = MoEDecoder(run.model, run.values["capacity"]) if run.model.n_experts > 1 else Decoder(run.model)
         return decoder.to(dtype)
 

@@ -9,12 +9,36 @@ Source: Zhao et al. 2023, PyTorch FSDP, section 4.1 (deferred initialisation).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves a weight as it is where `torch.nn.init` would fill it."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def all_on_meta() -> Iterator[None]:
+    """Build a model of names and shapes, buffers included, and draw nothing.
+
+    On meta PyTorch draws by functions in Python, for which it imports its compiler: a second, for no number.
+    """
+    with torch.device("meta"), _Undrawn():
+        yield
 
 
 @contextmanager
