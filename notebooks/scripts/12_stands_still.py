@@ -55,9 +55,11 @@ def save() -> None:
 
 def watch(folder: Path, rank: int, made: list[int]) -> None:
     """Write what the flight recorder has, once no step was made for some seconds."""
-    seen = -1
-    while seen != (seen := len(made)):
-        time.sleep(QUIET_S)
+    seen, since = 0, time.monotonic()
+    while time.monotonic() - since < QUIET_S:
+        time.sleep(0.1)
+        if seen != len(made):
+            seen, since = len(made), time.monotonic()
     # Only a whole file has this name, so whoever waits for it can read it.
     unfinished = folder / f"unfinished_{rank}"
     unfinished.write_bytes(_dump_fr_trace())
