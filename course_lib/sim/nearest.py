@@ -1,7 +1,7 @@
 """The published run that is nearest to a layout, and whether it is near: where none is, errors are larger.
 
-A distance is in factors of two: those between the two models' parameters, sequences, micro-batches, their number, and
-degrees, added up. Sharing weights as ZeRO-3 does, or not, counts as one.
+A distance is in doublings: those between the two models' parameters, sequences, micro-batches, their number, and
+degrees, added up. Sharing weights as ZeRO-3 does, or not, counts as one. GPU and program do not count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from course_lib.costs.model.parameters import model_parameters
 from course_lib.sim.policies import Policies
 from course_lib.sim.runs import Run
 
-FAR = 4.0  # factors of two: beyond them the errors of known stacks, left out of the fit, are nearly twice as large
+FAR = 4.0  # doublings: beyond them the errors of known stacks, left out of the fit, are nearly twice as large
 _NAMED = 3  # differences, in words
 _SIZES = ("sequence", "micro_batch", "n_microbatches", "dp", "tp", "cp", "pp", "ep")
 _WORDS = {"micro_batch": "micro-batch", "n_microbatches": "micro-batches"}
-_NAMES = ("source", "model")
+_NAMES = ("source", "model", "gpu")
 _COLUMNS = (*_NAMES, "parameters", *_SIZES, "zero_3")
 _FILE = Path(__file__).parent / "data" / "layouts.csv"
 
@@ -39,17 +39,19 @@ class Neighbour:
 
     source: str
     model: str
-    distance: float  # in factors of two
-    differences: tuple[str, ...]
+    gpu: str
+    distance: float  # in doublings
+    differences: tuple[str, ...]  # what it had otherwise, the largest factor first
 
     @property
     def in_words(self) -> str:
         """The run, how far it is, and up to three differences."""
+        run = f"{self.model} on {self.gpu}, of {self.source}"
         if not self.differences:
-            return f"{self.model} of {self.source}, the same layout"
-        apart = f"{self.distance:.1f} factors of two away"
-        shown = [*self.differences[:_NAMED], *["…"] * (len(self.differences) > _NAMED)]
-        return f"{self.model} of {self.source}, {apart}: {', '.join(shown)}"
+            return f"{run}, the same layout"
+        more = len(self.differences) - _NAMED
+        named = ", ".join(self.differences[:_NAMED]) + f", and {more} more" * (more > 0)
+        return f"{run}, {self.distance:.1f} doublings away; it had {named}"
 
     @property
     def is_far(self) -> bool:
@@ -64,8 +66,8 @@ def neighbours(model: ModelConfig, policies: Policies) -> list[Neighbour]:
     for own in places_of(model, policies):
         apart = np.abs(measured - own)
         nearest = int(apart.sum(1).argmin())
-        source, called = names[nearest]
-        found.append(Neighbour(source, called, float(apart[nearest].sum()), _differences(own, measured[nearest])))
+        distance, differences = float(apart[nearest].sum()), _differences(own, measured[nearest])
+        found.append(Neighbour(**names[nearest], distance=distance, differences=differences))
     return found
 
 
@@ -100,18 +102,18 @@ def layouts_as_csv(runs: Sequence[Run], source_names: dict[str, str]) -> str:
         )
         if sizes not in seen:
             seen.add(sizes)
-            writer.writerow((source_names[run.source], run.model.name, *sizes))
+            writer.writerow((source_names[run.source], run.model.name, run.gpu, *sizes))
     return text.getvalue()
 
 
 @cache
-def _published() -> tuple[list[tuple[str, str]], Places]:
-    """Names of source and model, and the place, of each layout that constants were fitted to."""
+def _published() -> tuple[list[dict[str, str]], Places]:
+    """What is named, and the place, of each layout that constants were fitted to."""
     with _FILE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     numbers = np.array([[float(row[column]) for column in _COLUMNS[len(_NAMES) :]] for row in rows])
     numbers[:, :-1] = np.log2(numbers[:, :-1])
-    return [(row["source"], row["model"]) for row in rows], numbers
+    return [{name: row[name] for name in _NAMES} for row in rows], numbers
 
 
 def _differences(own: Any, other: Any) -> tuple[str, ...]:
@@ -119,7 +121,7 @@ def _differences(own: Any, other: Any) -> tuple[str, ...]:
     words = {}
     for name, mine, its in zip(_COLUMNS[len(_NAMES) :], own, other, strict=True):
         if name == "zero_3" and mine != its:
-            words["with ZeRO-3" if its else "without ZeRO-3"] = 1.0
+            words["ZeRO-3" if its else "no ZeRO-3"] = 1.0
         elif name == "parameters" and abs(mine - its) > np.log2(1.1):
             words[f"{2**its / 1e9:.3g} billion parameters"] = abs(mine - its)
         elif name != "parameters" and round(2**mine) != round(2**its):

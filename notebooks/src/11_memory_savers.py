@@ -784,13 +784,15 @@ for call in attention_calls(heads=4, sequence=512, head_size=32):
 #
 # ## A compiler that chooses what to keep
 #
-# In *Compute twice* a layer kept its input alone or everything. `torch.compile` sees each operation of a layer, so it can choose among them: it keeps what took long to compute, and makes the rest again. How much it may keep is its **memory budget**, a number between 0 and 1. At 1 it keeps what it likes, at 0 nothing but the input, and a number between lies as far between the two in bytes.
+# In *Compute twice* a layer kept its input alone or everything. `torch.compile` sees each operation of a layer, so it can choose among them: it weighs the bytes of each result against the operations that it cost. How much may be kept is its **memory budget**, a number between 0 and 1. At 1 the compiler decides as it does by default, and at 0 it keeps only what goes into the function. A number between allows about that share of the difference.
 #
-# We compile the nine layers of *Compute twice* one by one, and at the end all nine as one function. The back end here generates no code of its own, so you need no C++ compiler, and it is no faster.
+# We compile the nine layers of *Compute twice* one by one, and at the end all nine as one function. The back end here generates no code of its own, so you need no C++ compiler, and nothing gets faster.
 
 # %% varies="measured times, and the last bytes that PyTorch allocates"
 from torch._functorch import config as compiler
 
+print(f"{'nothing recomputed':27} keeps all,     {peaks[0] / 1e6:4.1f} MB at most")
+print(f"{'layers recomputed by hand':27} keeps inputs,  {peaks[1] / 1e6:4.1f} MB at most")
 for budget, as_one in ((1.0, False), (0.5, False), (0.1, False), (0.0, False), (0.0, True)):
     torch.compiler.reset()  # forget what was compiled with another budget
     model = Decoder(DEEP)
@@ -805,11 +807,11 @@ for budget, as_one in ((1.0, False), (0.5, False), (0.1, False), (0.0, False), (
     print(f"{time / seconds[0]:.2f} times as long")
 
 # %% [markdown]
-# Compare the peaks with those of *Compute twice*. At a budget of 1 the compiler already stands lower than a model in which nothing is recomputed, because it makes again what is cheap, element by element. At one half the peak has fallen by two fifths. From one tenth to 0 it stays where it is, for now it is the moment at which one layer is whole again, as it was when you recomputed layers by hand. Do not take the times for a GPU's, where the compiler has kernels of its own.
+# At a budget of 1 the compiler already stands lower than a model in which nothing is recomputed, because it makes again what is cheap, element by element. At one half the peak has fallen by two fifths. Below one tenth it falls no more. It is reached when backward has made one layer whole again, on top of the gradients of the weights, as it was when you recomputed layers by hand. Do not take the times for a GPU's, where the compiler has kernels of its own.
 #
-# The last line keeps least of all and stands highest. The compiler took the model for a single function, which is the group of nine layers once more.
+# The last line keeps least of all and stands highest of those compiled. The compiler took the model for a single function, which is the group of nine layers once more.
 #
-# > **To keep.** A memory budget chooses for each operation whether its result is kept, within each function that you compile. So compile layer by layer.
+# > **To keep.** Within each function that you compile, the compiler chooses what is kept, and the budget limits it. If the budget is small, compile layer by layer.
 #
 # ## The bill, paid on a GPU
 #

@@ -408,8 +408,7 @@ def planned(name, nodes, stage):
     except ValueError as error:
         return f"impossible: {str(error).rpartition('; ')[2]}"
     steps_s[name, nodes, stage] = best.step_s
-    whose = "runs so far from any published" if best.nearest.is_far else "such runs"
-    interval = f"four of five {whose}: {best.low_s:.2f} to {best.high_s:.2f}"
+    interval = f"four of five left-out runs: {best.low_s:.2f} to {best.high_s:.2f}"
     return f"{best.step_s:.2f} s a step ({interval}), {best.memory_bytes / GiB:.0f} GiB: {best.name}"
 
 

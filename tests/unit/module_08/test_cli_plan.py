@@ -35,11 +35,11 @@ def test_the_best_are_printed_with_their_causes_and_the_rest_with_its_rules(tmp_
     first, second = values["best"][:2]
     assert f"1. {first['name']}\n" in said and f"2. {second['name']}\n" in said
     assert f"   {second['why_slower']}\n" in said and second["why_slower"] and first["why_slower"] is None
-    assert f"\nnearest published run of the first: {first['nearest']['model']} of " in said
     for one in values["best"][:3]:
         is_far = one["nearest"]["distance"] > FAR
-        whose = "four of five runs so far from any published" if is_far else "four of five such runs"
+        whose = "none published within 4 doublings" if is_far else "four of five left-out runs"
         assert f"   {format_seconds(one['step_s'])} a step ({whose}" in said
+        assert f"   nearest published run: {one['nearest']['model']} on {one['nearest']['gpu']}, of " in said
     assert sum(first["causes_s"].values()) == pytest.approx(first["step_s"])
     assert sum(first["memory"].values()) == pytest.approx(first["memory_bytes"])
     assert values["tried"] == values["possible"] + sum(one["count"] for one in values["rejected"].values())

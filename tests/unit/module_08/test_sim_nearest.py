@@ -29,7 +29,7 @@ def test_the_carried_layouts_are_those_of_the_fitted_runs():
         assert found.in_words.endswith(", the same layout")
 
 
-def test_a_distance_is_in_factors_of_two_and_the_largest_difference_comes_first():
+def test_a_distance_is_in_doublings_and_the_largest_difference_comes_first():
     run = next(run for run in published_runs() if run.source == "llama3" and run.policy["cp"] == 1)
     p = run.policy
     own = places_of(run.model, run.policies)[0]
@@ -37,7 +37,9 @@ def test_a_distance_is_in_factors_of_two_and_the_largest_difference_comes_first(
     assert np.abs(places_of(run.model, other)[0] - own).sum() == 1 + 2 + (p["zero_stage"] != 3)
     (found,) = neighbours(run.model, Policies(**p | {"sequence": 2**40, "tp": 2**10}))
     assert found.is_far and found.distance > FAR and found.differences[0].startswith("sequence ")
-    assert f"{found.distance:.1f} factors of two away: {found.differences[0]}, {found.differences[1]}" in found.in_words
+    assert (
+        f"{found.distance:.1f} doublings away; it had {found.differences[0]}, {found.differences[1]}" in found.in_words
+    )
 
 
 def test_a_larger_model_is_farther_and_its_size_is_said():
