@@ -19,7 +19,6 @@ from course_lib.planner.reasons import Ranked, described, ranked, why_slower
 from course_lib.planner.retime import Recheck, retimed
 from course_lib.planner.space import RULES
 from course_lib.planner.toy import Toy, toy_of
-from course_lib.sim.nearest import FAR
 from course_lib.sim.step import CAUSE_NAMES
 from course_lib.units import format_bytes, format_seconds
 
@@ -105,9 +104,8 @@ def _best(best: Sequence[Ranked]) -> list[str]:
     """The winners, and why each next one loses to the first."""
     lines = []
     for place, one in enumerate(best, start=1):
-        whose = f"none published within {FAR:.0f} doublings; of left-out runs as far away four of five"
-        whose = whose if one.nearest.is_far else "four of five left-out runs"
-        interval = f"{whose}: {format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
+        known = "no published run is near" if one.nearest.is_far else "it held four of five unseen runs"
+        interval = f"likely {format_seconds(one.low_s)} to {format_seconds(one.high_s)}: {known}"
         speed = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s on each GPU, MFU {one.mfu:.1%}"
         lines.append(f"{place}. {one.name}")
         room = f"{format_bytes(one.memory_bytes)} (fits in {100 * one.fit_chance:.0f} of 100 such runs)"

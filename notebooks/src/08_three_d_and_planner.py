@@ -438,8 +438,8 @@ with TemporaryDirectory() as folder, chdir(folder):
 # | block | what it says |
 # | --- | --- |
 # | the rules | as above, for 8B on 32 GPUs |
-# | the best three | less than one percent apart, so for us equal: take the first, which has room |
-# | four of five | so many steps of sources that were left out lay in a range as wide |
+# | the best three | less than one percent apart, so for us equal: take the simplest |
+# | likely | four of five steps of sources that were left out lay in a range as wide |
 # | fits in … of 100 | so many such runs had room for their peak |
 # | MFU | the model's own operations, as a share of the peak |
 # | assumed | what you did not say: read it before you believe the rest |
@@ -525,11 +525,11 @@ viz.plot_calibration()
 #
 # The upright stroke is the error of a fit that *has* seen other runs of the same source. Compare each stroke with its diamond. Left out, most sources are at most twice as far off. So little was learnt by heart.
 #
-# Now look at the two lowest lines. DeepSpeed's runs on Azure are far off only if they were left out: no other source has their program, whose messages nothing hides. The model zoo's are far off even if some of them were seen. Of its runs with long sequences the predicted steps are too long, and the longer the sequence, the more, so attention is probably faster there than the formula believes. If your cluster is like DeepSpeed's, measure three steps of your own; *Two more questions to the fit* shows what they are worth. If it is like the model zoo's, nothing but a better formula helps.
+# Now look at the two lowest lines. DeepSpeed's runs on Azure are far off only if they were left out: no other source has their program, whose messages nothing hides. The model zoo's are far off even if some of them were seen. Of its runs with long sequences the predicted steps are too long, and the longer the sequence, the more, so attention is probably faster there than the formula believes. Some of its short ones are farther off still, and we do not know why. If your cluster is like DeepSpeed's, measure three steps of your own; *Two more questions to the fit* shows what they are worth. If it is like the model zoo's, nothing but a better formula helps.
 #
-# How much can be known also depends on how near the closest measured run is. Take each ratio between two runs as a number of **doublings** and add these up, over the model's size, the sequence, the batch and all degrees: twice the sequence is one, a quarter of the replicas is two. Now leave sources out, and say of each program no more than its kind, as you do when you ask `plan`. Half of the runs with a neighbour within four doublings were off by 10 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "intervals, kind, near" and row["group"] == "all rows")) --> at most, and half of the others by 13 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "intervals, kind, far" and row["group"] == "all rows")) -->.
+# Does it help if somebody has measured a run like yours? Take each ratio between two runs as a number of **doublings**, so that twice the sequence is one, and a quarter of the stages is two. Add these up over the model's size, the sequence, the micro-batch, their number, and all degrees; ZeRO-3 in only one of the two counts as one more. Now leave each source out, and pretend to know of its program only that it is like Megatron, say, as `plan` does of yours. Half of the runs with a neighbour in another source within three doublings were off by at most 7 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "intervals, kind, near" and row["group"] == "all rows")) -->, and half of the others by at most 14 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "intervals, kind, far" and row["group"] == "all rows")) -->.
 #
-# So `plan` names the nearest run, and where it is far the printed range is wider: up to 53 %<!-- =100 * (sim.load_constants().far["kind"][1] - 1) --> above the prediction, in place of 41 %<!-- =100 * (sim.load_constants().near["kind"][1] - 1) -->. Below it reaches only 15 %<!-- =100 * (1 - sim.load_constants().far["kind"][0]) --> or 10 %<!-- =100 * (1 - sim.load_constants().near["kind"][0]) -->, because such a prediction is that of a well-tuned program, and few are tuned better.
+# So `plan` names the nearest run, and where it is far the likely range is wider: it reaches up to 49 %<!-- =100 * (sim.load_constants().far["kind"][1] - 1) --> above the prediction, in place of 31 %<!-- =100 * (sim.load_constants().near["kind"][1] - 1) -->. Below, it reaches only 13 %<!-- =100 * (1 - sim.load_constants().far["kind"][0]) --> or 9 %<!-- =100 * (1 - sim.load_constants().near["kind"][0]) -->, for of the runs that were off by much, most were slower than predicted.
 
 # %% [markdown]
 # ## Is the order right?

@@ -784,9 +784,9 @@ for call in attention_calls(heads=4, sequence=512, head_size=32):
 #
 # ## A compiler that chooses what to keep
 #
-# In *Compute twice* a layer kept its input alone or everything. `torch.compile` sees each operation of a layer, so it can choose among them: it weighs the bytes of each result against the operations that it cost. How much may be kept is its **memory budget**, a number between 0 and 1. At 1 the compiler decides as it does by default, and at 0 it keeps only what goes into the function. A number between allows about that share of the difference.
+# In *Compute twice* a layer kept its input alone or everything. `torch.compile` sees each operation of a layer, so it can choose among them: it weighs the bytes of each result against the operations that it cost. How much may be kept is its **memory budget**, a number between 0 and 1. At 1 the compiler decides as it does by default, and at 0 it keeps only what goes into the function. A number between moves the limit between these two, so that one half allows half of the difference.
 #
-# We compile the nine layers of *Compute twice* one by one, and at the end all nine as one function. The back end here generates no code of its own, so you need no C++ compiler, and nothing gets faster.
+# We compile the nine layers of *Compute twice* one by one, and at the end the whole model as one function. The back end here generates no code of its own, so you need no C++ compiler, and it saves bytes but no time. For a GPU leave `backend=` out.
 
 # %% varies="measured times, and the last bytes that PyTorch allocates"
 from torch._functorch import config as compiler
@@ -804,14 +804,14 @@ for budget, as_one in ((1.0, False), (0.5, False), (0.1, False), (0.0, False), (
         peak, time = peak_bytes(partial(train_step, model)), own_seconds(partial(train_step, model))
     name = f"{'as one' if as_one else 'layer by layer'}, budget {budget}"
     print(f"{name:27} keeps {kept / 1e6:4.1f} MB, {peak / 1e6:4.1f} MB at most, ", end="")
-    print(f"{time / seconds[0]:.2f} times as long")
+    print(f"{time / seconds[0]:.1f} times as long")
 
 # %% [markdown]
-# At a budget of 1 the compiler already stands lower than a model in which nothing is recomputed, because it makes again what is cheap, element by element. At one half the peak has fallen by two fifths. Below one tenth it falls no more. It is reached when backward has made one layer whole again, on top of the gradients of the weights, as it was when you recomputed layers by hand. Do not take the times for a GPU's, where the compiler has kernels of its own.
+# At a budget of 1 the compiler already stands lower than a model in which nothing is recomputed, because it makes again what is cheap, element by element. At one half the peak has fallen by two fifths. At one tenth it is down to about what layers recomputed by hand need, and stays there. This lowest peak is reached when backward has made one layer whole again, on top of the gradients of the weights.
 #
-# The last line keeps least of all and stands highest of those compiled. The compiler took the model for a single function, which is the group of nine layers once more.
+# The last line keeps least of all and stands highest of those compiled. The compiler took the whole model for a single function, which is the group of nine layers once more.
 #
-# > **To keep.** Within each function that you compile, the compiler chooses what is kept, and the budget limits it. If the budget is small, compile layer by layer.
+# > **To keep.** Within each function that you compile, the compiler chooses what is kept, and the budget limits it. If it is well below one half, compile layer by layer.
 #
 # ## The bill, paid on a GPU
 #

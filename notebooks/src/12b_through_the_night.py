@@ -408,7 +408,7 @@ def planned(name, nodes, stage):
     except ValueError as error:
         return f"impossible: {str(error).rpartition('; ')[2]}"
     steps_s[name, nodes, stage] = best.step_s
-    interval = f"four of five left-out runs: {best.low_s:.2f} to {best.high_s:.2f}"
+    interval = f"likely {best.low_s:.2f} to {best.high_s:.2f}"
     return f"{best.step_s:.2f} s a step ({interval}), {best.memory_bytes / GiB:.0f} GiB: {best.name}"
 
 
@@ -431,7 +431,7 @@ for line, said in book.items():
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But it has room for larger micro-batches, so there are fewer of them, and it wins by a hair. The interval is far wider than that. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has room left, for longer sequences for example. (*Four of five* is the interval of lesson 08: so many measured runs of other sources lay in one as wide.)
+# DDP needs 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter and more on each GPU, and lacks a great deal. ZeRO-1 shares the largest part, Adam's states, and sends no more than DDP. FSDP shares everything, and gathers weights twice in each micro-batch, so it sends more. But it has room for larger micro-batches, so there are fewer of them, and it wins by a hair. The interval is far wider than that. So the formula says: both fit, try both. The workshop takes FSDP, whose memory has room left, for longer sequences for example. (*Likely* is the range of lesson 08: it held four of five measured runs of sources that the fit had not seen.)
 #
 # </details>
 #

@@ -37,8 +37,9 @@ def test_the_best_are_printed_with_their_causes_and_the_rest_with_its_rules(tmp_
     assert f"   {second['why_slower']}\n" in said and second["why_slower"] and first["why_slower"] is None
     for one in values["best"][:3]:
         is_far = one["nearest"]["distance"] > FAR
-        whose = "none published within 4 doublings" if is_far else "four of five left-out runs"
-        assert f"   {format_seconds(one['step_s'])} a step ({whose}" in said
+        known = "no published run is near" if is_far else "it held four of five unseen runs"
+        ends = f"{format_seconds(one['low_s'])} to {format_seconds(one['high_s'])}"
+        assert f"   {format_seconds(one['step_s'])} a step (likely {ends}: {known})" in said
         assert f"   nearest published run: {one['nearest']['model']} on {one['nearest']['gpu']}, of " in said
     assert sum(first["causes_s"].values()) == pytest.approx(first["step_s"])
     assert sum(first["memory"].values()) == pytest.approx(first["memory_bytes"])
