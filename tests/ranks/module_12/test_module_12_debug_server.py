@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
-from course_lib.ranks.script import run_script
+from tools.paths import ROOT
 
 JOB = """
 import os, subprocess, sys, torch
@@ -29,12 +31,15 @@ os._exit(0)
 """
 
 
-def test_the_debug_server_tells_in_which_call_ranks_part():
+def test_the_debug_server_tells_in_which_call_ranks_part(tmp_path):
+    (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    first, second = run_script(JOB, 2, timeout=120, argument=str(port))
-    assert (first.status, second.status) == (0, 0), first.problems + second.problems
-    assert [line for line in first.printed.splitlines() if "call" in line] == [
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, str(tmp_path / "job.py"), str(port)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "call" in line] == [
         "ranks part in call 2; unlike most: 1",
         "  call 2, rank 0: all_reduce of [[3]], waits",
         "  call 2, rank 1: broadcast of [[3]], waits",
