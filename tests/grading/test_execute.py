@@ -31,3 +31,11 @@ def test_an_error_that_the_code_has_silenced_is_one(outputs_of):
 
 def test_cells_after_the_notebook_s_time_are_not_run(outputs_of):
     assert outputs_of("print(1)", "print(2)", seconds=-1) == [["SubmissionTimeout"], ["SubmissionTimeout"]]
+
+
+@pytest.mark.timeout(200)  # less than a cell may take: the flood is not waited out
+def test_a_cell_that_prints_for_ever_ends_long_before_its_time_and_alone(outputs_of):
+    flood = "y = 2\nwhile True:\n    print('x' * 10**6)"
+    before, during, after = outputs_of("x = 1", flood, "print(x, 'y' in globals())")
+    assert (before, during[-1], after) == ([], "TooMuchOutput", ["1 False\n"])
+    assert sum(map(len, during)) < 2 * execute.PRINTED

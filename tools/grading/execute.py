@@ -6,6 +6,7 @@ told on standard output when it begins and when it has ended: what a later cell 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # what is None is not to be found
 
 import nbformat  # noqa: E402
+from jupyter_core.utils import ensure_async  # noqa: E402
 from nbclient import NotebookClient  # noqa: E402
 from nbclient.exceptions import CellTimeoutError, DeadKernelError  # noqa: E402
 from nbformat.v4 import new_output  # noqa: E402
@@ -24,6 +26,8 @@ from nbformat.v4 import new_output  # noqa: E402
 LOCKED_S = 240  # a cell that students cannot edit (imports, checks) may take long on a busy machine
 COPY_OF = "copy_of"  # in the metadata of a graded cell that is there once more: its grade id
 PRINTED = 2_000_000  # characters that a cell may put out; a loop that prints would fill the memory
+FLOOD = 10 * PRINTED  # after so many it is interrupted: what lies ready would take far longer to be read
+FLOODED = "TooMuchOutput", f"interrupted after {FLOOD:,} characters"
 Tell = Callable[[int, list[Any] | None], None]
 
 
@@ -59,6 +63,7 @@ class SurvivingClient(NotebookClient):
         )
         self.tell = tell
         self.printed = 0
+        self.interrupt: asyncio.Future[Any] | None = None  # of a cell that floods
 
     def run(self, seconds: float, done: dict[int, list[Any]]) -> None:
         """Execute all cells that are not done, as long as there is time."""
@@ -81,17 +86,22 @@ class SurvivingClient(NotebookClient):
     def run_cell(self, cell: Any, index: int) -> None:
         """Execute one cell; what it breaks is mended for the next ones."""
         for last_try in (False, True):
+            self.interrupt = None
             try:
                 self.execute_cell(cell, index)
-                return
-            except CellTimeoutError:
-                fail(cell, "CellTimeoutError", f"no end after {self.timeout} s, and an interrupt did not help")
-                self.recover(index)
-                return
+                if self.interrupt is None:
+                    return
+                fail(cell, *FLOODED)
+            except CellTimeoutError:  # after an interrupt too: what has been printed may take too long to be read
+                late = "CellTimeoutError", f"no end after {self.timeout} s, and an interrupt did not help"
+                fail(cell, *(late if self.interrupt is None else FLOODED))
             except DeadKernelError:  # this cell's doing, or the late effect of the one before, such as exit()
-                if last_try:
-                    fail(cell, "DeadKernelError", "this cell ended its kernel")
-                self.recover(index)
+                if not last_try:
+                    self.recover(index)
+                    continue
+                fail(cell, "DeadKernelError", "this cell ended its kernel")
+            self.recover(index)
+            return
 
     def _get_timeout(self, cell: Any) -> int | None:
         """What students write ends soon or never."""
@@ -117,8 +127,11 @@ class SurvivingClient(NotebookClient):
                 self.replace_kernel()
 
     def output(self, outs: list[Any], msg: dict[str, Any], display_id: str | None, cell_index: int) -> Any:
-        """Keep what a cell puts out, up to a limit; an error is always kept."""
-        self.printed = (self.printed if outs else 0) + len(str(msg["content"]))
+        """Keep what a cell puts out, up to a limit; an error is always kept. A flood is interrupted, once."""
+        before = self.printed if outs else 0
+        self.printed = before + len(str(msg["content"]))
+        if before <= FLOOD < self.printed:
+            self.interrupt = asyncio.ensure_future(ensure_async(self.km.interrupt_kernel()))
         if msg["msg_type"] != "error" and self.printed > PRINTED:
             return None
         return super().output(outs, msg, display_id, cell_index)
