@@ -108,7 +108,7 @@ def _best(best: Sequence[Ranked]) -> list[str]:
         interval = f"likely {format_seconds(one.low_s)} to {format_seconds(one.high_s)}: {known}"
         speed = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s on each GPU, MFU {one.mfu:.1%}"
         lines.append(f"{place}. {one.name}")
-        room = f"{format_bytes(one.memory_bytes)} (fits in {100 * one.fit_chance:.0f} of 100 such runs)"
+        room = f"{format_bytes(one.memory_bytes)} (fits in {100 * one.fit_chance:.0f} of 100)"
         lines.append(f"   {format_seconds(one.step_s)} a step ({interval}), {speed}, {room}")
         lines.append(f"   {_causes(one)}" if place == 1 else f"   {why_slower(one, best[0])}")
         lines.append(f"   nearest published run: {one.nearest.in_words}")
