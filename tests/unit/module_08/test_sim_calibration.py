@@ -125,7 +125,7 @@ def test_schedules_of_which_no_constant_has_seen_a_run_are_met(schedule, rows, m
 
 
 def test_products_of_4_bits_reach_the_share_that_those_of_8_do():
-    """Seven runs of one source, which no constant has seen; of three of them stages per rank are not known."""
+    """Seven runs of one source, which no constant has seen; of four of them stages per rank are not known."""
     runs = [run for run in withheld_runs() if any("4 bits" in one for one in run.assumed)]
     assert len(runs) == 7 and not {run.name for run in runs} & {run.name for run in published_runs()}
     values = load_constants().values
