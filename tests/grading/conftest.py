@@ -21,8 +21,7 @@ from tools.paths import ROOT
 EXERCISES = ROOT / "exercises"
 # Wrong answers are followed by new ranks; what these import by way of an exercise is imported once for all of them.
 server.preload(
-    "torch.distributed.checkpoint.state_dict",  # by some scripts
-    *(f"course_lib.checks.{path.parent.name}.{path.stem}" for path in registry.CHECKS.glob("module_*/[!_]*.py")),
+    *(f"course_lib.checks.{path.parent.name}.{path.stem}" for path in registry.CHECKS.glob("module_*/[!_]*.py"))
 )
 MODULES = {path.stem[:2]: path.stem for path in sorted((EXERCISES / "src").glob("[0-9]*.py"))}
 
