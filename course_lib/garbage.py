@@ -11,18 +11,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_before: list[bool] = []  # whether it was looked for where each import that is under way began
+
+
+def is_looked_for() -> bool:
+    """Whether garbage is looked for, or will be when imports that are under way have ended."""
+    return _before[0] if _before else gc.isenabled()
+
 
 @contextmanager
 def overlooked() -> Iterator[None]:
     """Import here: garbage is looked for when that is done, and never again in what was there then."""
-    looked_for, known = gc.isenabled(), len(sys.modules)
+    known = len(sys.modules)
+    _before.append(gc.isenabled())
     gc.disable()
     try:
         yield
     finally:
         if len(sys.modules) > known:
             gc.freeze()
-        if looked_for:
+        if _before.pop():
             gc.enable()
 
 

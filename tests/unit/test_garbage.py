@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from IPython.core.events import EventManager, available_events
 
-from course_lib.garbage import overlook_in_this_cell, overlooked
+from course_lib.garbage import is_looked_for, overlook_in_this_cell, overlooked
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +64,13 @@ def test_in_a_notebook_s_cell_it_begins_again_when_that_has_run():
     gc.disable()  # no later cell brings it back
     shell.events.trigger("post_run_cell", None)
     assert not gc.isenabled()
+
+
+def test_who_asks_during_an_import_is_told_what_comes_after_it():
+    """Else checks, which a set-up cell imports, would take its pause for how the learner wants it."""
+    with overlooked(), overlooked():
+        assert not gc.isenabled() and is_looked_for()
+    assert gc.isenabled() and is_looked_for()
+    gc.disable()
+    with overlooked():
+        assert not is_looked_for()

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from course_lib.comm import switches
+from course_lib.garbage import is_looked_for
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)  # those that end something here
 _SMALLEST = sys.float_info.min / 2  # nothing, to a processor that was told to flush such numbers
@@ -96,7 +97,7 @@ SETTINGS = (
     Setting(lambda: signal.getitimer(signal.ITIMER_REAL), lambda left: signal.setitimer(signal.ITIMER_REAL, *left)),
     Setting(lambda: tuple(map(signal.getsignal, _SIGNALS))),
     Setting(sys.getrecursionlimit, sys.setrecursionlimit),
-    Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    Setting(is_looked_for, lambda on: gc.enable() if on else gc.disable()),
     Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
     Setting(lambda: tuple(sys.path)),
     Setting(lambda: (sys.stdout, sys.stderr)),
