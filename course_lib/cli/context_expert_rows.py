@@ -27,6 +27,7 @@ from course_lib.models.decoder import Decoder
 from course_lib.models.moe import MoEDecoder, mixtures_of
 from course_lib.parallel.table.layout import coordinates
 from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.table.meta import all_on_meta
 from course_lib.sequence_cut import ContextMethod, SequenceCut
 from course_lib.split import split_sizes
 from course_lib.training.batches import Batches
@@ -219,7 +220,7 @@ def _data_place(degrees: _Degrees, at: _At) -> int:
 
 def _numbers(degrees: _Degrees) -> dict[str, int]:
     """How many each of the model's tensors has, whole."""
-    with torch.device("meta"):
+    with all_on_meta():
         return {name: parameter.numel() for name, parameter in _model(degrees.model).named_parameters()}
 
 

@@ -21,6 +21,7 @@ from course_lib.costs.model.units import UnitShapes, decoder_units
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.table.layout import Layout
 from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.table.meta import all_on_meta
 from course_lib.parallel.tensors.cutting import write_table
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.styles import styles_of
@@ -172,7 +173,7 @@ def _again_cut(world_size: int) -> _Formula:
 
 def _cut(rows: Sequence[TensorRow], world_size: int, *, adapted: bool) -> _Formula:
     step = rows_traffic(rows, tp=world_size, itemsize=_DTYPE.itemsize)
-    with torch.device("meta"):
+    with all_on_meta():
         model = _model(adapted)
     layout = Layout(model, {"tp": world_size})
     write_table(model, layout, styles_of(model, plan_for(model)))

@@ -23,6 +23,7 @@ from course_lib.parallel.data.buckets import trained
 from course_lib.parallel.pipelines.stages import cut
 from course_lib.parallel.table.layout import Layout, coordinates
 from course_lib.parallel.table.mesh import make_mesh
+from course_lib.parallel.table.meta import all_on_meta
 from course_lib.parallel.tensors.cutting import write_table
 from course_lib.parallel.tensors.plan import plan_for
 from course_lib.parallel.tensors.styles import styles_of
@@ -140,7 +141,7 @@ def _among_stages(degrees: ParallelConfig) -> list[CommTime]:
 
 def _lengths(degrees: ParallelConfig, stage: int | None = None) -> Sequence[int]:
     """Of the parts that each rank along tp has of the model's tensors, or of a stage's; all of them divide."""
-    with torch.device("meta"):
+    with all_on_meta():
         model = Decoder(_MODEL)
     layout = Layout(model, {"tp": degrees.tp})
     write_table(model, layout, styles_of(model, plan_for(model)))

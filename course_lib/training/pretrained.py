@@ -24,7 +24,7 @@ from course_lib.errors import four_parts
 from course_lib.models.families import check_family, config_of, is_known
 from course_lib.models.logits import Logits
 from course_lib.models.made import made_config, missing_sizes
-from course_lib.parallel.table.meta import parameters_on_meta
+from course_lib.parallel.table.meta import all_on_meta, parameters_on_meta
 
 _CONFIG = "config.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # any of these will do
@@ -66,7 +66,7 @@ class Pretrained:
         import transformers
 
         try:
-            with torch.device("meta"):
+            with all_on_meta():
                 found: nn.Module = transformers.AutoModelForCausalLM.from_config(self._theirs)
         except Exception as error:  # whatever its code stumbles over in a configuration that it has taken
             unsaid = re.findall(r"no attribute '(\w+)'", str(error))

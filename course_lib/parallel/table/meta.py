@@ -1,6 +1,6 @@
 """Models that are built on PyTorch's meta device: names and shapes without numbers, which come when they are cut.
 
-with torch.device("meta"): model = Decoder(config)  # in no memory, however large
+with all_on_meta(): model = Decoder(config)  # in no memory, however large; torch.device("meta") does it too
 
 Techniques cut such a model as any other. Only then each rank gives memory to its own parts, and the trainer's `init`
 fills them: no rank ever holds the whole model.
