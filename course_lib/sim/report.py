@@ -36,6 +36,7 @@ NOISE = "noise floor"
 ORDER = "order"
 SWEEP, SWEEP_OF_THREE = "sweep", "sweep, three favourites"
 _WIDE = ("sources", "kinds", "stacks")  # tests in which whole sources or stacks are left out
+_MUCH = 0.2  # of a step
 _APART = (0.0, 0.02, 0.1)  # where groups of pairs begin, by what the two are predicted to differ by
 SOURCE_NAMES = {  # of the carried file's keys, for tables and figures
     "foundry": "MosaicML llm-foundry",
@@ -103,11 +104,18 @@ def time_records(runs: Sequence[Run], errors: Mapping[str, Errors]) -> Iterator[
         groups = [run.software.stack or "" if test == "stacks" else run.source for run in runs]
         whole = score(runs, logs)
         covered = coverage(Seen(logs, groups, far_from_others(runs, groups))) if test in _WIDE else (None, None)
-        yield _record(test, _ALL, len(runs), whole.median, p90=whole.p90, covered=covered[0])
+        note = _which_way(logs) if test in _WIDE else ""
+        yield _record(test, _ALL, len(runs), whole.median, p90=whole.p90, covered=covered[0], note=note)
         each = [_group(test, group, logs, groups) for group in dict.fromkeys(groups)]
         middle = median(one["median"] for one in each)
         yield _record(test, _MEDIAN, len(each), middle, covered=covered[1])
         yield from each
+
+
+def _which_way(logs: Errors) -> str:
+    """Which way those err that err by much: intervals reach farther up for it."""
+    slower = float((logs[off_by(logs) > _MUCH] < 0).mean())
+    return f"of those off by more than {_MUCH:.0%} of a step {slower:.0%} were slower than predicted"
 
 
 def interval_records(kinds: Mapping[str, Seen]) -> Iterator[dict[str, Any]]:

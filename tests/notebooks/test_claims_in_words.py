@@ -15,6 +15,7 @@ from course_lib.costs.model.activations import layer_activations
 from course_lib.hardware import load_cluster, wires
 from course_lib.schedules import Backward
 from course_lib.sim.collectives import priced
+from course_lib.sim.fit import fit
 from course_lib.sim.predict import factor_of, predict_rows
 from course_lib.sim.published import measured_runs, published_rows
 from course_lib.units import GiB, MiB
@@ -279,6 +280,22 @@ def test_how_little_was_learnt_by_heart_in_lesson_08():
     assert "Now look at the two lowest lines. DeepSpeed's runs on Azure are far off only if they were left out" in text
     assert sorted(drawn, key=lambda one: left_out[one])[-2:] == ["dsazure", "moezoo"]
     assert left_out["dsazure"] > 3 * seen["dsazure"] and seen["moezoo"] > 0.2
+
+
+def test_which_way_left_out_runs_err_in_lesson_08():
+    text = lesson("08")
+    assert "for of the runs that were off by much, most were slower than predicted" in text
+    note = next(one["note"] for one in records("kinds") if one["group"] == "all rows")
+    assert int(re.search(r"(\d+)% were slower than predicted", note)[1]) > 75
+    assert "the predicted steps are too long, and the longer the sequence, the more" in text
+    assert "Some of its short ones are farther off still" in text
+    runs = sim.published_runs()
+    zoo = [run for run in runs if run.source == "moezoo"]
+    values = fit([run for run in runs if run.source != "moezoo"], start=sim.load_constants().values)
+    logs, lengths = sim.errors(sim.table_of(zoo), values), np.array([run.policy["sequence"] for run in zoo])
+    middle = [float(np.median(logs[lengths == length])) for length in sorted({*lengths.tolist()} - {4096})]
+    assert len(middle) == 4 and 0 < middle[0] and all(shorter < longer for shorter, longer in pairwise(middle))
+    assert max(logs[lengths == 4096]) > max(logs[lengths > 4096])
 
 
 def test_how_often_the_order_is_right_in_lesson_08():
