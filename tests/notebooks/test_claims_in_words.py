@@ -294,7 +294,7 @@ def test_which_way_left_out_runs_err_in_lesson_08():
     values = fit([run for run in runs if run.source != "moezoo"], start=sim.load_constants().values)
     logs, lengths = sim.errors(sim.table_of(zoo), values), np.array([run.policy["sequence"] for run in zoo])
     middle = [float(np.median(logs[lengths == length])) for length in sorted({*lengths.tolist()} - {4096})]
-    assert len(middle) == 4 and 0 < middle[0] and all(shorter < longer for shorter, longer in pairwise(middle))
+    assert len(middle) == 4 and middle[0] > 0 and all(shorter < longer for shorter, longer in pairwise(middle))
     assert max(logs[lengths == 4096]) > max(logs[lengths > 4096])
 
 
