@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tools.cpu_of_tests import CPU_S
 from tools.modules import MODULES, SHARED, module_of
 
 FIRST_MODULES = 9  # 00 to 08, which share one budget
@@ -31,7 +32,7 @@ class Result:
     shares: dict[str, float] = field(default_factory=dict)
 
     def by_module(self) -> dict[str, float]:
-        """Return the step's CPU seconds of each module; its tests share them as they share the time that passed.
+        """Return the step's CPU seconds of each module; what no test has used is shared as the rest is.
 
         >>> Result(name="ranks", passed=True, cpu_s=6.0, wall_s=4.0, shares={"02": 1.0, "shared": 2.0}).by_module()
         {'02': 2.0, 'shared': 4.0}
@@ -43,15 +44,19 @@ class Result:
 
 
 def of_modules(report: Path, output: str) -> dict[str, float]:
-    """Return each module's seconds, from pytest's report or from what the slides' build has printed."""
-    found: Counter[str] = Counter()
+    """Return each module's seconds, from pytest's report or from what the slides' build has printed.
+
+    They are CPU seconds where the report has them (`tools.cpu_of_tests`), else the time that passed.
+    """
+    used, passed = Counter[str](), Counter[str]()
     if report.exists():
         for case in ElementTree.parse(report).iter("testcase"):
-            place = case.get("file") or case.get("classname", "")
-            found[module_of(place, case.get("name", ""))] += float(case.get("time", 0))
+            module = module_of(case.get("file") or case.get("classname", ""), case.get("name", ""))
+            used[module] += sum(float(one.get("value", 0)) for one in case.iter("property") if one.get("name") == CPU_S)
+            passed[module] += float(case.get("time", 0))
     for module, taken in DECK_LINE.findall(output):
-        found[module] += float(taken)
-    return dict(found)
+        passed[module] += float(taken)
+    return dict(used if sum(used.values()) else passed)
 
 
 def table(results: list[Result], wall_s: float) -> str:

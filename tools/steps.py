@@ -11,7 +11,7 @@ from tools.modules import MODULES, SHARED
 from tools.paths import DEVELOPER, ROOT, python_of
 
 PYTHON = str(python_of(DEVELOPER))
-PYTEST = (PYTHON, "-m", "pytest", "-q")
+PYTEST = (PYTHON, "-m", "pytest", "-q", "-p", "tools.cpu_of_tests")
 PLAIN = (*PYTEST, "-p", "no:nbval")  # which every process would take a second and a half to import
 IN_ORDER = ("-n2", "--no-loadscope-reorder")  # the tests' own conftest.py lets what takes longest begin first
 NBVAL = (

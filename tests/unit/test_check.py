@@ -159,6 +159,29 @@ def test_seconds_are_read_from_pytest_s_report_and_the_slides_lines(tmp_path):
     assert of_modules(tmp_path / "none.xml", "02_collectives: .html in 9.5 s\nother\n") == {"02": 9.5}
 
 
+WAITS = "import time\ndef test_a(): time.sleep(1.2)"
+WORKS = """
+import subprocess, sys
+CHILD = "import time; all(time.process_time() < 0.6 for _ in iter(int, 1)); print(flush=True); time.sleep(60)"
+
+def test_a():
+    with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE) as lives:
+        lives.stdout.readline()
+        lives.kill()
+"""
+
+
+def test_a_module_is_charged_for_work_and_not_for_waiting(tmp_path):
+    report = tmp_path / "report.xml"
+    for module, code in {"01": WAITS, "02": WORKS}.items():
+        (tmp_path / f"test_one_{module}.py").write_text(code)
+    words = [*steps.PLAIN, f"--rootdir={tmp_path}", "-n1", str(tmp_path)]
+    words += [f"--junitxml={report}", "-ojunit_family=xunit1"]
+    assert subprocess.run(words, cwd=ROOT, check=False, stdout=subprocess.DEVNULL).returncode == 0
+    waited, worked = (of_modules(report, "")[module] for module in ("01", "02"))
+    assert waited < 0.3 and 0.5 < worked < 1.5
+
+
 def test_the_table_has_a_column_for_each_module_and_the_budget():
     shares = {MODULES[0]: 1.0, MODULES[1]: 3.0}
     told = table([Result(name="ranks", passed=True, cpu_s=8.0, wall_s=5.0, shares=shares)], wall_s=90).splitlines()
