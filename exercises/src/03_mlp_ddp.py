@@ -699,12 +699,12 @@ def main(folder):
     if rank == 0:
         torch.save({"weights": model.module.state_dict(), "losses": losses}, f"{folder}/answer.pt")
     ### END SOLUTION
-    dist.barrier()  # who left first would cut the connections of those who still work
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    dist.barrier()  # who left first would cut the connections of those who still work
+    dist.destroy_process_group()  # after `main`: a DDP that outlives its group may hang here (PyTorch 2.13)
 """
 
 check("03.11", ddp_loop)
@@ -800,13 +800,13 @@ def main(folder):
         optimizer.zero_grad()
     if rank == 0:
         torch.save(model.module.state_dict(), f"{folder}/answer.pt")
-    dist.barrier()
-    dist.destroy_process_group()
     ### END SOLUTION
 
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    dist.barrier()  # who left first would cut the connections of those who still work
+    dist.destroy_process_group()  # after `main`: a DDP that outlives its group may hang here (PyTorch 2.13)
 """
 
 check("03.12", ddp_hook)

@@ -63,6 +63,7 @@ def main() -> None:
         told = f"{after:,} numbers wait for backward instead of {before:,}"
         print(f"{ranks} ranks agree with one device on all gradients; {told}", flush=True)
     dist.barrier()  # who left first would cut the connections of those who still work
+    del model  # who holds the group last may wait for a thread of its own that waits for Python (2.13)
     dist.destroy_process_group()
     os._exit(0)  # gloo's threads still live, and must not meet Python's end
 
