@@ -1,10 +1,11 @@
 """A script whose model under DDP is still there when it leaves its group may hang at its very end, over gloo.
 
 The model's reducer holds the group. If it is the last to do so, it dies with Python's lock in its hands and waits for
-gloo's threads to end. One of them may just be throwing away the last barrier, for which it needs that lock. No step and
-no loss is lost, but the job never ends, and its GPUs stay taken. It meets one script in about a thousand; here a process
-makes and leaves some groups, and one of the first dozen holds it. To delete the model first mends it, and so does a
-function around all that ends before. In the threads the lock is let go where Python itself holds the group last.
+gloo's threads to end. One of them may just be throwing away the last barrier, for which it needs that lock. No step
+and no loss is lost, but the job never ends, and its GPUs stay taken. It meets one script in about a thousand; here a
+process makes and leaves some groups, and one of the first dozen holds it. To delete the model first mends it, and so
+does a function around all that ends before. In the threads the lock is let go where Python itself holds the group
+last.
 """
 
 import os
