@@ -96,7 +96,7 @@ def report(asked: Preflight, ranks: Sequence[Alone], found: Sequence[Together]) 
     findings += [judges.ports(ranks, found), judges.clocks(ranks, found[0].clocks)]
     if asked.folder is not None:
         findings.append(judges.folder(ranks, found, str(asked.folder)))
-    findings.append(judges.wires(ranks, found, asked.cluster))
+    findings += [judges.wires(ranks, found, asked.cluster), *judges.links(ranks, found[0].links, asked.cluster)]
     print(sweep_table(found[0].rows), end="\n\n")
     return say(findings)
 

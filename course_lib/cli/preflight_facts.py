@@ -17,6 +17,7 @@ import torch.distributed as dist
 import course_lib
 from course_lib.comm.switches import settings
 from course_lib.gauges.acceptance import SweepRow, sweep_all_reduce
+from course_lib.gauges.links_alone import LinkRow, time_links
 from course_lib.ranks import devices
 
 TORCHRUN_PORT = 29500  # which torchrun takes if nobody names another
@@ -56,6 +57,7 @@ class Together:
     seen: int = -1  # files of ranks that it found there; -1 if no folder was named
     clocks: tuple[tuple[float, float], ...] = ()  # on rank 0: by how much a rank's clock is ahead, give or take
     rows: tuple[SweepRow, ...] = field(default=())
+    links: tuple[LinkRow, ...] = field(default=())  # each alone; none on one host
 
 
 def look_alone(rank: int, local_ranks: int, device: str, folder: Path | None) -> Alone:
@@ -81,6 +83,7 @@ def look_alone(rank: int, local_ranks: int, device: str, folder: Path | None) ->
 
 def look_together(folder: Path | None) -> Together:
     """What the ranks find out between them; all call it, with a group."""
+    sizes = _SIZES["cuda" if torch.empty(1).is_cuda else "cpu"]
     with settings(guard=False, ledger=False):
         seen, problem = (-1, "") if folder is None else _seen(folder)
         return Together(
@@ -88,7 +91,8 @@ def look_together(folder: Path | None) -> Together:
             folder=problem,
             seen=seen,
             clocks=_clocks(),
-            rows=tuple(sweep_all_reduce(_SIZES["cuda" if torch.empty(1).is_cuda else "cpu"], _ROUNDS)),
+            rows=tuple(sweep_all_reduce(sizes, _ROUNDS)),
+            links=tuple(time_links(_gathered(socket.gethostname()), sizes[-1], _ROUNDS)),  # of long messages alone
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from course_lib.cli.preflight_facts import TORCHRUN_PORT, Alone, Together
+from course_lib.gauges.links_alone import LinkRow
 from course_lib.hardware import ClusterSpec
 from course_lib.hardware import wires as wires_of
 from course_lib.units import GiB, MiB, format_bytes, format_seconds
@@ -14,7 +15,11 @@ _CLOCK_LOOK_S, _CLOCK_WRONG_S = 0.1, 5.0
 _DISK_LOOK, _DISK_WRONG = 20 * GiB, 1 * GiB
 _SHM_LOOK, _SHM_WRONG = 1 * GiB, 64 * MiB  # the second is what a container has that nobody gave more
 _WIRE_LOOK, _WIRE_WRONG = 0.5, 0.1  # of the data sheet's
+_LONG = f"long messages reach at least {_WIRE_LOOK:g} of a data sheet's bandwidth"
+_TAKEN = "look at NCCL_DEBUG=INFO for the interface that is taken"
+_EXACT = "a sum of whole numbers is exact"
 _LOOPBACK = "127."
+_Hosts = Mapping[LinkRow, tuple[str, ...]]  # at which a link ends
 
 
 class Finding(NamedTuple):
@@ -178,8 +183,8 @@ def wires(ranks: Sequence[Alone], found: Sequence[Together], cluster: ClusterSpe
     """An all-reduce is right, and about as fast as the cluster's wires."""
     rows = found[0].rows
     if wrong := sum(row.wrong for row in rows):
-        rule, way_out = "a sum of whole numbers is exact", "leave out nodes until it is right: one of them is broken"
-        return Finding("wires", "wrong", f"{wrong} numbers of all-reduces came out wrong", rule, way_out)
+        way_out = "leave out nodes until it is right: one of them is broken"
+        return Finding("wires", "wrong", f"{wrong} numbers of all-reduces came out wrong", _EXACT, way_out)
     best = max(rows, key=lambda row: row.busbw)
     seen = f"busbw {_rate(best.busbw)} at {format_bytes(best.bytes)} on {_all(ranks)}"
     if cluster is None or len(ranks) == 1:
@@ -189,9 +194,8 @@ def wires(ranks: Sequence[Alone], found: Sequence[Together], cluster: ClusterSpe
     seen += f", {share:.2g} of the {_rate(expected)} of {name}"
     if share >= _WIRE_LOOK:
         return Finding("wires", "ok", seen)
-    rule = f"long messages reach at least {_WIRE_LOOK:g} of a data sheet's bandwidth"
-    way_out = "look at NCCL_DEBUG=INFO for the interface that is taken, and at each pair of nodes alone"
-    return Finding("wires", "wrong" if share < _WIRE_WRONG else "look", seen, rule, way_out)
+    way_out = _TAKEN + ", and at the lines of single links" * (len({one.host for one in ranks}) > 1)
+    return Finding("wires", "wrong" if share < _WIRE_WRONG else "look", seen, _LONG, way_out)
 
 
 def _wire(ranks: Sequence[Alone], cluster: ClusterSpec) -> tuple[str, float]:
@@ -203,6 +207,63 @@ def _wire(ranks: Sequence[Alone], cluster: ClusterSpec) -> tuple[str, float]:
     if hosts <= cluster.nodes_in_domain or there.inside_bytes_per_s < network:
         return cluster.inside.name, there.inside_bytes_per_s
     return cluster.card.name, network
+
+
+def links(ranks: Sequence[Alone], rows: Sequence[LinkRow], cluster: ClusterSpec | None) -> list[Finding]:
+    """Each link alone is right, and about as fast as the others and the preset's: inside nodes, and between them."""
+    findings = []
+    for what, ends in (("inside", 1), ("between", 2)):
+        hosts = {row: tuple(dict.fromkeys(ranks[one].host for one in row.ranks)) for row in rows}
+        if alike := {row: names for row, names in hosts.items() if len(names) == ends}:
+            preset = ("", 0.0) if cluster is None else _preset(what, ranks, alike, cluster)
+            findings.append(_of_a_kind(what, alike, preset))
+    return findings
+
+
+def _preset(what: str, ranks: Sequence[Alone], rows: Iterable[LinkRow], cluster: ClusterSpec) -> tuple[str, float]:
+    """What a node's ranks have inside, or each GPU's share of the cards where nodes are not of one domain."""
+    if what == "between" and len({one.host for one in ranks}) > cluster.nodes_in_domain:
+        return cluster.card.name, cluster.between.bandwidth_bytes_per_s
+    joined = min(len(row.ranks) for row in rows)
+    return cluster.inside.name, wires_of(cluster).joining(joined).inside_bytes_per_s
+
+
+def _of_a_kind(what: str, hosts: _Hosts, preset: tuple[str, float]) -> Finding:
+    """One finding; if some links are slow and others are not, it names them, and the node at which all of them end."""
+    rows = sorted(hosts, key=lambda row: row.busbw)
+    if wrong := [row for row in rows if row.wrong]:
+        seen = f"{sum(row.wrong for row in wrong)} numbers of all-reduces came out wrong: {_named(wrong, hosts)}"
+        return Finding(what, "wrong", seen, _EXACT, _suspect(wrong, hosts))
+    (name, expected), slowest, fastest = preset, rows[0].busbw, rows[-1].busbw
+    rates = _rate(fastest) if len(rows) == 1 else f"{slowest / 1e9:.3g} to {_rate(fastest)}"
+    seen = f"busbw of {len(rows)} link{'s' * (len(rows) > 1)} {rates} at {format_bytes(rows[0].bytes)}"
+    if expected:
+        seen += f", the slowest {slowest / expected:.2g} of the {_rate(expected)} of {name}"
+    # Links that reach between half of one data sheet's rate and all of it differ by a factor of two at most. Without
+    # the sheet that is a reason to look and no more, for a link may be slow because it leaves a rack.
+    usual = rows[3 * len(rows) // 4].busbw  # not the median: in a ring of three a slow node has two of the three pairs
+    slow = [row for row in rows if row.busbw < _WIRE_LOOK * max(usual, expected)]
+    if not slow:
+        return Finding(what, "ok", seen)
+    among_others = f"a link reaches at least {_WIRE_LOOK:g} of what others of its kind do"
+    rule = _LONG if slowest < _WIRE_LOOK * expected else among_others
+    verdict: Literal["look", "wrong"] = "wrong" if slowest < _WIRE_WRONG * expected else "look"
+    if len(slow) == len(rows):
+        return Finding(what, verdict, seen, rule, _TAKEN)
+    return Finding(what, verdict, f"{seen}, slow: {_named(slow, hosts)}", rule, _suspect(slow, hosts))
+
+
+def _named(rows: Sequence[LinkRow], hosts: _Hosts) -> str:
+    """`node1 with node2 (ranks 0, 8) 2.1 GB/s`; of many the first."""
+    said = [f"{' with '.join(hosts[row])} ({_ranks(row.ranks)}) {_rate(row.busbw)}" for row in rows[:4]]
+    return ", ".join(said) + " …" * (len(rows) > 4)
+
+
+def _suspect(rows: Sequence[LinkRow], hosts: _Hosts) -> str:
+    common = set.intersection(*({*hosts[row]} for row in rows))
+    if len(common) == 1:
+        return f"leave out {common.pop()}, or look at its GPUs, network cards and cables"
+    return "look at the network cards and cables of these hosts, or leave them out until it is right"
 
 
 def _rate(bytes_per_s: float) -> str:

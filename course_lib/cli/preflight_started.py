@@ -21,6 +21,7 @@ from course_lib.cli.preflight import COMMAND, Preflight, can_meet, judged_alone,
 from course_lib.cli.preflight_facts import Alone, Together, look_alone, look_together
 from course_lib.cli.slurm import FIRST_PORT, PORTS
 from course_lib.gauges.acceptance import SweepRow
+from course_lib.gauges.links_alone import LinkRow
 from course_lib.ranks import devices, meeting
 
 _MEET, _WORK = timedelta(seconds=60), timedelta(seconds=120)
@@ -55,7 +56,8 @@ def _look(asked: Preflight) -> int:
     if not _told(store, "go"):
         status = say(judged_alone(everyone)) if rank == 0 else 0
         return _left(store, rank, ranks, status)
-    dist.init_process_group(choice.backend, store=PrefixStore(COMMAND, store), rank=rank, world_size=ranks)
+    keys = PrefixStore(COMMAND, store)
+    dist.init_process_group(choice.backend, store=keys, rank=rank, world_size=ranks, timeout=_WORK)
     together = look_together(asked.folder)
     store.set(f"together/{rank}", json.dumps(asdict(together)))
     found = [together_from(_told(store, f"together/{one}")) for one in range(ranks)] if rank == 0 else []
@@ -77,7 +79,9 @@ def alone_from(values: dict[str, Any]) -> Alone:
 def together_from(values: dict[str, Any]) -> Together:
     """What a rank saw, as JSON gives it back."""
     rows = tuple(SweepRow(*row) for row in values["rows"])
-    return Together(**values | {"rows": rows, "clocks": tuple((off, half) for off, half in values["clocks"])})
+    links = tuple(LinkRow(tuple(ranks), *row) for ranks, *row in values["links"])
+    clocks = tuple((off, half) for off, half in values["clocks"])
+    return Together(**values | {"rows": rows, "links": links, "clocks": clocks})
 
 
 def _left(store: Any, rank: int, ranks: int, status: int) -> int:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from course_lib.comm.switches import settings
 from course_lib.errors import four_parts
@@ -60,26 +61,35 @@ def sweep_all_reduce(sizes: Sequence[int], repeats: int = 9) -> list[SweepRow]:
 
 def _rows(sizes: Sequence[int], repeats: int, ranks: int) -> Iterator[SweepRow]:
     for size in sizes:
-        pattern = torch.arange(size // _NUMBER, dtype=torch.float32) % _PATTERN
-        rounds, wrong = [], 0
-        for _ in range(_WARM + repeats):
-            x = pattern + dist.get_rank()
-            rounds.append(_seconds(x))
-            wrong += int((x != ranks * pattern + sum(range(ranks))).sum())
-        seconds = torch.tensor(rounds[_WARM:], dtype=torch.float64)
+        rounds, wrong = time_rounds(size, repeats)
+        seconds = torch.tensor(rounds, dtype=torch.float64)
         dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
         counted = torch.tensor(wrong)
         dist.all_reduce(counted)
-        median, nbytes = statistics.median(seconds.tolist()), pattern.nbytes
+        median, nbytes = statistics.median(seconds.tolist()), size // _NUMBER * _NUMBER
         yield SweepRow(nbytes, median, nbytes / median, busbw(nbytes / median, ranks), int(counted))
 
 
-def _seconds(x: Tensor) -> float:
+def time_rounds(nbytes: int, repeats: int, group: ProcessGroup | None = None) -> tuple[list[float], int]:
+    """Seconds of this rank's all-reduces in its group, and how many numbers came out wrong.
+
+    All ranks call it and begin each round together, whatever group they are in.
+    """
+    pattern = torch.arange(nbytes // _NUMBER, dtype=torch.float32) % _PATTERN
+    ranks, rounds, wrong = dist.get_world_size(group), [], 0
+    for _ in range(_WARM + repeats):
+        x = pattern + dist.get_rank(group)
+        rounds.append(_seconds(x, group))
+        wrong += int((x != ranks * pattern + sum(range(ranks))).sum())
+    return rounds[_WARM:], wrong
+
+
+def _seconds(x: Tensor, group: ProcessGroup | None) -> float:
     """One all-reduce, which all ranks begin together."""
     dist.barrier()
     _settle(x)
     started = time.perf_counter()
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=group)
     _settle(x)
     return time.perf_counter() - started
 

@@ -136,6 +136,9 @@ def test_preflight_looks_at_both_nodes_by_srun(cluster, tmp_path):
     assert f"ok     folder      {tmp_path}: every rank found the files of all 4" in ran.stdout
     assert "look   interfaces  ranks 0-3: node1 takes its own name for 127.0.0.1" in ran.stdout  # one machine is all
     check_sweep(ran.stdout, ranks=4)
+    for what in ("inside", "between"):  # two nodes, and two links from one to the other
+        line = rf"^(ok|look) +{what} +busbw of 2 links \S+ to \S+ GB/s at 16 MiB"
+        assert re.search(line, ran.stdout, re.MULTILINE), ran.stdout
 
 
 def check_sweep(told, ranks):

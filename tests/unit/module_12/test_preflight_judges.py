@@ -12,6 +12,7 @@ from course_lib.cli import preflight_started
 from course_lib.cli.preflight import can_meet, say
 from course_lib.cli.preflight_facts import Alone, Together
 from course_lib.gauges import SweepRow, busbw
+from course_lib.gauges.links_alone import LinkRow, rounds_of_links
 from course_lib.hardware import load_cluster
 from course_lib.units import GiB, MiB
 
@@ -44,6 +45,11 @@ def with_rank(rank, ranks=RANKS, **changed):
 def sweep(gigabytes_per_s, wrong=0):
     algbw = gigabytes_per_s * 1e9 / 1.5
     return [Together(dialled="", rows=(SweepRow(1 << 28, 1.0, algbw, busbw(algbw, 4), wrong),))] * 4
+
+
+def alone(gigabytes_per_s, wrong=()):
+    """Rows of links that some ranks have, by their rates."""
+    return [LinkRow(one, 1 << 28, rate * 1e9, one in wrong) for one, rate in gigabytes_per_s.items()]
 
 
 def test_an_allocation_in_order_is_ok():
@@ -127,6 +133,7 @@ def test_a_slow_answer_is_not_taken_for_a_wrong_clock():
 def test_wires_are_held_against_a_preset(ranks, gigabytes_per_s, verdict, said):
     found = judges.wires(ranks, sweep(gigabytes_per_s), load_cluster("dgx_h100"))
     assert found.verdict == verdict and said in found.line
+    assert found.line.endswith("and at the lines of single links") == (ranks is RANKS and verdict != "ok")
 
 
 @pytest.mark.parametrize(
@@ -138,6 +145,92 @@ def test_wires_are_held_against_a_preset(ranks, gigabytes_per_s, verdict, said):
 )
 def test_a_ring_is_held_against_what_the_one_model_of_wires_says(ranks, cluster, limit):
     assert limit in judges.wires(ranks, sweep(300), load_cluster(cluster)).line
+
+
+INSIDE = {(0, 1): 400, (2, 3): 410}
+BETWEEN = {(0, 2): 45, (1, 3): 47}
+SIX = [replace(ONE, rank=rank, host=f"node{1 + rank // 2}") for rank in range(6)]
+RING = dict.fromkeys([(0, 2), (1, 3), (2, 4), (3, 5), (0, 4), (1, 5)], 45)
+
+
+def test_links_that_are_alike_are_a_line_for_each_kind():
+    inside, between = judges.links(RANKS, alone(INSIDE | BETWEEN), load_cluster("dgx_h100"))
+    assert inside.line == (
+        "ok     inside      busbw of 2 links 400 to 410 GB/s at 256 MiB, the slowest 0.89 of the 450 GB/s of NVSwitch 3"
+    )
+    assert between.line == (
+        "ok     between     busbw of 2 links 45 to 47 GB/s at 256 MiB, the slowest 0.9 of the 50 GB/s of InfiniBand NDR"
+    )
+    (single,) = judges.links([RANKS[0], replace(RANKS[1], host="node2")], alone({(0, 1): 45}), None)
+    assert single.line == "ok     between     busbw of 1 link 45 GB/s at 256 MiB"
+
+
+def test_of_one_host_no_link_is_judged():
+    assert rounds_of_links(["node1"] * 4) == [] == judges.links(HERE, [], load_cluster("dgx_h100"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rates", "cluster", "verdict", "said"),
+    [
+        (
+            RANKS,
+            INSIDE | {(2, 3): 20},
+            None,
+            "look",
+            "slow: node2 (ranks 2, 3) 20 GB/s; a link reaches at least 0.5 of",
+        ),
+        (RANKS, INSIDE | {(2, 3): 20}, "dgx_h100", "wrong", "least 0.5 of a data sheet's bandwidth; leave out node2, "),
+        (RANKS, BETWEEN | {(1, 3): 2}, None, "look", "slow: node1 with node2 (ranks 1, 3) 2 GB/s; a link"),
+        (RANKS, BETWEEN | {(1, 3): 2}, "dgx_h100", "wrong", "GB/s; long messages reach at least 0.5 of a data sheet's"),
+        (RANKS, BETWEEN | {(1, 3): 20}, "dgx_h100", "look", "these hosts, or leave them out until it is right"),
+        (RANKS, {(0, 2): 20, (1, 3): 21}, "dgx_h100", "look", "bandwidth; look at NCCL_DEBUG=INFO for the interface"),
+        (SIX, RING | {(0, 2): 2, (2, 4): 3}, None, "look", "2 GB/s, node2 with node3 (ranks 2, 4) 3 GB/s; a link"),
+        (
+            SIX,
+            RING | {(0, 2): 2, (2, 4): 3},
+            None,
+            "look",
+            "; leave out node2, or",
+        ),  # a card of the node that both have
+        (
+            SIX,
+            dict.fromkeys(RING, 2) | {(0, 4): 45, (1, 5): 45},
+            None,
+            "look",
+            "; leave out node2, or",
+        ),  # all its cards
+        (SIX, RING | {(0, 2): 20}, "puhti_v100", "look", "slow: node1 with node2"),  # more than a share of two cards
+    ],
+)
+def test_a_link_that_is_slow_is_named(ranks, rates, cluster, verdict, said):
+    (found,) = judges.links(ranks, alone(rates), cluster and load_cluster(cluster))
+    assert found.verdict == verdict and said in found.line and found.rule and found.way_out
+
+
+def test_a_link_that_adds_up_wrong_is_named_however_fast():
+    ok, wrong = judges.links(SIX, alone({(0, 1): 400} | RING, wrong=[(2, 4), (3, 5)]), None)
+    assert ok.verdict == "ok" and wrong.verdict == "wrong"
+    assert "2 numbers of all-reduces came out wrong: node2 with node3 (ranks 2, 4) 45 GB/s, node2 with" in wrong.line
+
+
+def test_trays_of_one_rack_are_held_against_their_nvlink():
+    rates = alone(INSIDE | {(0, 2): 800, (1, 3): 800})
+    lines = [one.line for one in judges.links(RANKS, rates, load_cluster("gb200_nvl72"))]
+    assert all("of the 900 GB/s of NV" in line for line in lines)
+
+
+@pytest.mark.parametrize(("nodes", "rounds"), [(2, 2), (3, 4), (4, 3), (5, 4)])
+def test_each_link_is_alone_once_and_no_node_in_two_pairs_at_a_time(nodes, rounds):
+    inside, *between = found = rounds_of_links([f"node{rank // 2}" for rank in range(2 * nodes)])
+    assert len(found) == rounds and inside == [(2 * node, 2 * node + 1) for node in range(nodes)]
+    ring = {tuple(sorted((rank, (rank + 2) % (2 * nodes)))) for rank in range(2 * nodes)}
+    assert sorted(link for links in between for link in links) == sorted(ring)
+    assert all(len({rank for link in links for rank in link}) == 2 * len(links) for links in found)
+
+
+def test_a_node_with_more_ranks_than_its_neighbour_has_no_partner_for_the_rest():
+    assert rounds_of_links(["a", "a", "a", "b", "b"]) == [[(0, 1, 2), (3, 4)], [(0, 3), (1, 4)]]
+    assert rounds_of_links(["a", "b"]) == [[(0, 1)]]
 
 
 def test_a_line_each_and_a_status(capsys):
@@ -154,9 +247,9 @@ def test_a_line_each_and_a_status(capsys):
 
 def test_facts_survive_the_store():
     """As text that every version reads."""
-    sent = json.loads(json.dumps([asdict(ONE), asdict(replace(sweep(3)[0], clocks=((0.0, 0.0), (0.1, 0.2))))]))
-    assert preflight_started.alone_from(sent[0]) == ONE
-    assert preflight_started.together_from(sent[1]) == replace(sweep(3)[0], clocks=((0.0, 0.0), (0.1, 0.2)))
+    seen = replace(sweep(3)[0], clocks=((0.0, 0.0), (0.1, 0.2)), links=tuple(alone(INSIDE)))
+    sent = json.loads(json.dumps([asdict(ONE), asdict(seen)]))
+    assert preflight_started.alone_from(sent[0]) == ONE and preflight_started.together_from(sent[1]) == seen
 
 
 def test_how_slurm_counts_the_tasks_of_a_node():
