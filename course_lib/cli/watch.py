@@ -6,16 +6,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from math import isfinite
-from pathlib import Path
 from statistics import fmean
-
-import yaml
 
 from course_lib.cli import settings
 from course_lib.cli.commands import WATCH
 from course_lib.cli.compose import parse_overrides, path_given, refuse
-from course_lib.gauges.run_log import CONFIG, METRICS, LoggedStep, alarms, columns, read_run
-from course_lib.units import format_seconds
+from course_lib.gauges.run_log import columns
+from course_lib.gauges.run_now import RunNow, run_now
 
 COMMAND = "watch"
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -39,70 +36,53 @@ def watch_command(arguments: Sequence[str]) -> int:
     values = settings.defaults(WATCH) | {one.key_or_group: one.value() for one in parsed}
     settings.check_kinds(COMMAND, WATCH, values)
     run = path_given(COMMAND, "FOLDER", named[0])
-    file = run / METRICS if run.is_dir() else run
     again = not values["once"] and sys.stdout.isatty()
     while True:
-        text, ended, flagged = _look(file)
+        now = run_now(run, may_come=again)
+        text = "\n".join([now.heading, *_curves(now), *now.said])
         print(f"{_CLEAR}{text}" if again else text, flush=True)
-        if ended or not again:
-            return int(flagged)
+        if now.ended or not again:
+            return int(bool(now.alarms))
         time.sleep(_EVERY_S)
 
 
-def _look(file: Path) -> tuple[str, bool, bool]:
-    """What is shown now, whether the run has ended, and whether something asks for a look."""
-    steps, wanted = read_run(file), _steps_wanted(file.parent)
-    idle_s = max(0.0, time.time() - file.stat().st_mtime)
-    ended = bool(steps) and wanted is not None and steps[-1].step >= wanted
-    found = alarms(steps, idle_s=0.0 if ended else idle_s)
-    lines = [
-        _heading(
-            file.parent.resolve().name, steps, wanted, "ended" if ended else f"{format_seconds(round(idle_s, 1))} ago"
-        )
-    ]
-    lines += _curves(steps)
-    lines += [f"! {one.said}" for one in found]
-    return "\n".join(lines), ended, bool(found)
-
-
-def _heading(name: str, steps: Sequence[LoggedStep], wanted: int | None, when: str) -> str:
-    if not steps:
-        return f"{name}: no step yet"
-    return f"{name}: step {steps[-1].step}{f' of {wanted}' if wanted is not None else ''}, {when}"
-
-
-def _steps_wanted(folder: Path) -> int | None:
-    """How many the run shall have, if `train` wrote it."""
-    try:
-        said = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
-        return int(said["steps"])
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
-        return None
-
-
-def _curves(steps: Sequence[LoggedStep]) -> Iterator[str]:
-    told = columns(steps)
+def _curves(now: RunNow) -> Iterator[str]:
+    told = columns(now.steps)
     widest = max(map(len, told), default=0)
     for name, values in told.items():
-        finite = [value for value in values if isfinite(value)]
-        ends = f"{_number(name, finite[0])} -> {_number(name, values[-1])}" if finite else "never finite"
-        yield f"{name:<{widest}}  {_sparkline(values):<{min(_WIDTH, len(values))}}  {ends}"
+        finite = [value for value in values.values() if isfinite(value)]
+        last = [*values.values()][-1]
+        ends = f"{_number(name, finite[0])} -> {_number(name, last)}" if finite else "never finite"
+        slow = [f", rank {one.rank}" for one in now.alarms if one.column == name and one.rank is not None]
+        line = _sparkline([values.get(one.step) for one in now.steps])
+        yield f"{name:<{widest}}  {line}  {ends}{''.join(slow)}"
 
 
 def _number(name: str, value: float) -> str:
     return f"{value:.1%}" if name == "MFU" else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
+def _sparkline(values: Sequence[float | None], width: int = _WIDTH) -> str:
     """A line of blocks from the least to the largest value, each of them a mean; × has a value that is not finite.
+
+    Where no step says it (None), the line goes on as high as before, from the first one that does to the last.
 
     >>> _sparkline([1, 2, 3, 4, float("nan"), 8])
     '▁▂▃▄×█'
+    >>> _sparkline([None, 1, None, None, 2, None])
+    ' ▁▁▁█ '
     """
     count = min(width, len(values))
-    parts = [values[k * len(values) // count : (k + 1) * len(values) // count] for k in range(count)]
-    means = [fmean(part) if all(map(isfinite, part)) else None for part in parts]
+    cut = [values[k * len(values) // count : (k + 1) * len(values) // count] for k in range(count)]
+    parts = [[value for value in part if value is not None] for part in cut]
+    means = [fmean(part) if part and all(map(isfinite, part)) else None for part in parts]
     drawn = [mean for mean in means if mean is not None]
     low, span = min(drawn, default=0.0), max(drawn, default=0.0) - min(drawn, default=0.0)
     scale = (len(_BLOCKS) - 1) / span if span > _SAME * abs(low) else 0.0
-    return "".join(_NOT_FINITE if mean is None else _BLOCKS[round((mean - low) * scale)] for mean in means)
+    last = max((k for k, part in enumerate(parts) if part), default=-1)
+    line, before = "", " "
+    for k, (part, mean) in enumerate(zip(parts, means, strict=True)):
+        if mean is not None:
+            before = _BLOCKS[round((mean - low) * scale)]
+        line += " " if k > last else _NOT_FINITE if part and mean is None else before
+    return line

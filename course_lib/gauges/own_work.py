@@ -6,6 +6,7 @@ A rank's own work is the time before it waits for others: what it computes, read
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -43,5 +44,19 @@ def stragglers(own_s: Sequence[Sequence[float]], ratio: float = SLOW) -> list[St
     for rank, times in enumerate(by_rank):
         above = sum(own > limit for own, limit in zip(times, limits, strict=True)) / len(times)
         if typical[rank] > ratio * usual and above > 1 / 2:
-            found.append(Straggler(rank, typical[rank], typical[rank] / usual if usual else float("inf"), above))
+            found.append(Straggler(rank, typical[rank], _over(typical[rank], usual), above))
     return sorted(found, key=lambda one: -one.ratio)
+
+
+def slowest_ratio(own_s: Sequence[float]) -> float:
+    """What the slowest rank of a step took, over what was usual in that step: never below 1, which is all alike."""
+    return _over(max(own_s), median_low(own_s))
+
+
+def is_slow(rank: int, own_s: Sequence[float]) -> bool:
+    """Whether a rank was slow in this one step; only many of them make a straggler."""
+    return own_s[rank] > SLOW * median_low(own_s)
+
+
+def _over(own: float, usual: float) -> float:
+    return own / usual if usual else inf if own else 1.0

@@ -23,9 +23,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from course_lib.errors import four_parts
-from course_lib.gauges.own_work import stragglers
+from course_lib.gauges.own_work import is_slow, slowest_ratio, stragglers
 
 METRICS, CONFIG = "metrics.jsonl", "config.yaml"  # in the folder of a run
+SLOWEST = "slowest rank"  # the column
 _BEFORE, _LEAST = 16, 8  # steps that say what is usual, and how few of them do
 _DEVIATIONS, _HIGHER = 6.0, 1.1  # of a spike, which is also higher than the usual by a tenth
 _MAD = 1.4826  # median absolute deviations of a normal distribution that make its standard deviation
@@ -48,12 +49,13 @@ class LoggedStep:
 
 
 class Alarm(NamedTuple):
-    """What somebody should look at, in which step it began, and the column that shows it, if one does."""
+    """What somebody should look at, in which step it began, and its column and its rank, where it has one."""
 
     what: str  # "not finite", "spike", "slower", "stands" or "straggler"
     step: int
     said: str
     column: str = ""
+    rank: int | None = None
 
 
 def read_run(path: str | Path) -> list[LoggedStep]:
@@ -152,11 +154,23 @@ def _slower(steps: Sequence[LoggedStep]) -> Iterator[Alarm]:
 
 
 def _own_work(steps: Sequence[LoggedStep]) -> Iterator[Alarm]:
-    told = [one for one in steps[-_OWN:] if one.own_s]
+    told = [one for one in steps if one.own_s]
     told = [one for one in told if len(one.own_s) == len(told[-1].own_s)]
-    for slow in stragglers([one.own_s for one in told]):
+    last = {one.step for one in steps[-_OWN:]}
+    for slow in stragglers([one.own_s for one in told if one.step in last]):
         said = f"rank {slow.rank} takes {slow.ratio:.1f} x as long as the others for its own work"
-        yield Alarm("straggler", told[0].step, f"{said}, in {slow.share:.0%} of the steps")
+        said += f", in {slow.share:.0%} of the steps"
+        yield Alarm("straggler", _slow_since(slow.rank, told), said, SLOWEST, slow.rank)
+
+
+def _slow_since(rank: int, told: Sequence[LoggedStep]) -> int:
+    """The step from which on the steps in which the rank was slow outnumber the others by most."""
+    since, ahead, most = told[-1].step, 0, 0
+    for one in reversed(told):
+        ahead += 1 if is_slow(rank, one.own_s) else -1
+        if ahead > most:
+            since, most = one.step, ahead
+    return since
 
 
 def _stands(steps: Sequence[LoggedStep], idle_s: float) -> Iterator[Alarm]:
@@ -167,12 +181,15 @@ def _stands(steps: Sequence[LoggedStep], idle_s: float) -> Iterator[Alarm]:
         yield Alarm("stands", steps[-1].step, said)
 
 
-def columns(steps: Sequence[LoggedStep]) -> Mapping[str, list[float]]:
-    """What the run tells of itself, by name, a number for each step; nan where a step does not say it."""
+def columns(steps: Sequence[LoggedStep]) -> Mapping[str, Mapping[int, float]]:
+    """What the run tells of itself, by name, a number for each step that says it; nan is what was not finite.
+
+    Of the slowest rank it is `slowest_ratio`, which one rank alone does not have.
+    """
     names = {"loss": "loss", "gradient norm": "gradient_norm", "tokens/s": "tokens_per_s", "MFU": "mfu"}
-    told = {shown: [getattr(one, name) for one in steps] for shown, name in names.items()}
-    return {
-        shown: [nan if value is None else value for value in values]
-        for shown, values in told.items()
-        if any(value is not None for value in values)
+    told = {
+        shown: {one.step: value for one in steps if (value := getattr(one, name)) is not None}
+        for shown, name in names.items()
     }
+    told[SLOWEST] = {one.step: slowest_ratio(one.own_s) for one in steps if len(one.own_s) > 1}
+    return {shown: values for shown, values in told.items() if values}

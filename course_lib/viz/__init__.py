@@ -9,4 +9,4 @@ from __future__ import annotations
 
 from course_lib.door import all_that_return
 
-__getattr__, __dir__ = all_that_return(__name__, {"Picture", "Drawing", "Explorer", "Stepper", "Source"})
+__getattr__, __dir__ = all_that_return(__name__, {"Picture", "Drawing", "Explorer", "Stepper", "Source", "Watched"})

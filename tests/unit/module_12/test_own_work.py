@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from course_lib.gauges import stragglers
+from course_lib.gauges.own_work import is_slow, slowest_ratio
 
 
 def noisy(steps, ranks, spread=0.15):
@@ -55,6 +57,12 @@ def test_who_is_no_straggler_is_not_named(steps):
 def test_the_ratio_is_the_readers():
     steps = slower(noisy(40, 4, spread=0.02), 2, 1.1)
     assert [one.rank for one in stragglers(steps, ratio=1.05)] == [2]
+
+
+def test_a_step_s_slowest_rank_has_a_ratio_as_the_straggler_has():
+    steps = slower(noisy(1, 5), 3, 4.0)
+    assert slowest_ratio(steps[0]) == stragglers(steps)[0].ratio and is_slow(3, steps[0]) and not is_slow(1, steps[0])
+    assert [slowest_ratio(step) for step in ([2, 2], [0, 0], [0, 1], [3, 1])] == [1, 1, math.inf, 3]
 
 
 def test_a_step_without_a_rank_is_refused():

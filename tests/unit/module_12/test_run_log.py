@@ -12,8 +12,8 @@ import pytest
 
 from course_lib.cli import watch
 from course_lib.cli.main import main
-from course_lib.gauges import alarms, read_run
-from course_lib.gauges.run_log import METRICS, LoggedStep
+from course_lib.gauges import alarms, read_run, stragglers
+from course_lib.gauges.run_log import METRICS, LoggedStep, columns
 
 
 def run_of(steps=120, seed=0, **changed):
@@ -56,12 +56,24 @@ def test_an_ordinary_run_asks_for_no_look(seed):
         ({"gradient_norm": {50: math.nan}}, [("not finite", 50)]),
         ({"tokens_per_s": dict.fromkeys(range(105, 121), 600.0)}, [("slower", 105)]),
         ({"tokens_per_s": dict.fromkeys((50, 51, 52, 90), 100.0)}, []),  # a checkpoint was written
-        ({"own_s": dict.fromkeys(range(60, 121), (0.02, 0.02, 0.05, 0.02))}, [("straggler", 71)]),
+        ({"own_s": dict.fromkeys(range(60, 121), (0.02, 0.02, 0.05, 0.02))}, [("straggler", 60)]),  # since then
+        ({"own_s": {k: (0.02, 0.02 + 0.03 * (k >= 90 and k != 110)) for k in range(10, 121, 10)}}, [("straggler", 90)]),
         ({"own_s": {k: (0.02, 0.02, 0.05 if k == 90 else 0.02) for k in range(60, 121)}}, []),
     ],
 )
 def test_what_asks_for_a_look_is_named_with_its_step(changed, found):
     assert kinds(run_of(**changed)) == found
+
+
+def test_columns_have_what_was_told_and_of_the_slowest_rank_its_ratio_to_the_usual():
+    steps = run_of(own_s={10: (0.02, 0.02, 0.05), 20: (0.03, 0.03, 0.03), 30: (0.02, 0.01), 40: (0.02,)})
+    steps += [LoggedStep(step=121, loss=math.nan)]
+    told = columns(steps)
+    assert [*told] == ["loss", "gradient norm", "tokens/s", "slowest rank"]
+    assert told["slowest rank"] == {10: 2.5, 20: 1.0, 30: 2.0}  # one rank alone is not slower than others
+    assert told["slowest rank"][10] == stragglers([steps[9].own_s])[0].ratio
+    assert [*told["loss"]] == [*range(1, 122)] and [*told["gradient norm"]] == [*range(1, 121)]
+    assert "slowest rank" not in columns(run_of(own_s=dict.fromkeys(range(1, 121), (0.02,))))
 
 
 def test_a_run_stands_if_no_line_comes_for_many_steps_time():
@@ -104,6 +116,18 @@ def test_watch_draws_a_run_once(tmp_path, capsys):
     ]
 
 
+def test_watch_goes_on_over_steps_that_do_not_tell_and_names_the_slow_rank(tmp_path, capsys):
+    lines = [{"step": k, "loss": 2.0} for k in range(1, 41)]
+    for k in (10, 20, 30, 40):
+        lines[k - 1] |= {"own_s": [0.02, 0.02, 0.05 if k > 10 else 0.02]}
+        lines[k - 1] |= {"gradient_norm": None if k == 20 else 1.5}
+    assert main(["watch", str(written(tmp_path, lines))]) == 1
+    _, _, norm, slowest, *said = capsys.readouterr().out.splitlines()
+    assert norm == f"gradient norm  {' ' * 9}{'▁' * 10}×{'▁' * 20}  1.5 -> 1.5"  # absent is not what was not finite
+    assert slowest == f"slowest rank   {' ' * 9}{'▁' * 10}{'█' * 21}  1 -> 2.5, rank 2"
+    assert "! rank 2 takes 2.5 x as long as the others for its own work, in 75% of the steps" in said
+
+
 def test_watch_says_what_asks_for_a_look_and_whether_the_run_has_ended(tmp_path, capsys):
     written(tmp_path, [{"step": k, "loss": 2.5, "gradient_norm": None if k == 3 else 1.0} for k in range(1, 5)])
     long_ago = time.time() - 100
@@ -117,17 +141,20 @@ def test_watch_says_what_asks_for_a_look_and_whether_the_run_has_ended(tmp_path,
 
 
 def test_watch_draws_again_until_the_run_has_ended(tmp_path, capsys, monkeypatch):
-    written(tmp_path, [])
     (tmp_path / "config.yaml").write_text("steps: 2\n")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    counts = iter((1, 2))
+    counts = iter((0, 1, 2))
     monkeypatch.setattr(
-        watch.time, "sleep", lambda _: written(tmp_path, [{"step": next(counts), "loss": 2.5} for _ in "x"])
+        watch.time, "sleep", lambda _: written(tmp_path, [{"step": 1 + k, "loss": 2.5} for k in range(next(counts))])
     )
     assert main(["watch", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.split("\x1b[H\x1b[2J")
     assert [one.splitlines()[0].split(",")[0] for one in shown[1:]] == [
-        f"{tmp_path.name}: {text}" for text in ("no step yet", "step 1 of 2", "step 2 of 2")
+        f"{name}: {text}"
+        for name, text in (
+            (tmp_path / METRICS, "not there yet"),
+            *((tmp_path.name, text) for text in ("no step yet", "step 1 of 2", "step 2 of 2")),
+        )
     ]
 
 
