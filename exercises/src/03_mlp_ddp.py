@@ -704,7 +704,7 @@ def main(folder):
 if __name__ == "__main__":
     main(sys.argv[1])
     dist.barrier()  # who left first would cut the connections of those who still work
-    dist.destroy_process_group()  # after `main`: a DDP that outlives its group may hang here (PyTorch 2.13)
+    dist.destroy_process_group()  # after `main`: a DDP that outlives its group may hang (2.13)
 """
 
 check("03.11", ddp_loop)
@@ -806,7 +806,7 @@ def main(folder):
 if __name__ == "__main__":
     main(sys.argv[1])
     dist.barrier()  # who left first would cut the connections of those who still work
-    dist.destroy_process_group()  # after `main`: a DDP that outlives its group may hang here (PyTorch 2.13)
+    dist.destroy_process_group()  # after `main`: a DDP that outlives its group may hang (2.13)
 """
 
 check("03.12", ddp_hook)

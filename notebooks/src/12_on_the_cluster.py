@@ -32,17 +32,18 @@ viz.plot_first_questions()
 #
 # *Fifty minutes; the exercises come on top. No GPU, no Slurm and no root is needed.*
 #
-# <details><summary>Before you start</summary>You need data parallelism from lesson 03 and FSDP from 06. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on two nodes that it makes itself; NCCL did not run for this page, and sentences about it say so.</details>
+# <details><summary>Before you start</summary>You need data parallelism from lesson 03 and FSDP from 06. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on two nodes that it makes itself; NCCL ran on one GPU, for the last paragraph alone; what else is said of it was only read.</details>
 
 # %% [markdown]
 # ## Who starts whom?
 #
-# A job can hang before its first line. To know where, you have to know who starts whom. So we read the file that starts it, made by `python -m course_lib slurm job=olmo_7b_fsdp nodes=4 dp=16`.
+# A job can hang before its first line. To know where, you have to know who starts whom. So we read the file that starts it, made by `python -m course_lib slurm job=olmo_7b_fsdp nodes=4 dp=16 steps=20000 time=08:00:00`: as many steps as a night has room for.
 
 # %%
 from course_lib.cli.slurm import slurm_command
 
-assert slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16"]) == 0
+job = ["job=olmo_7b_fsdp", "nodes=4", "dp=16", "steps=20000", "time=08:00:00"]
+assert slurm_command(job) == 0
 
 # %% [markdown]
 # `sbatch` puts the file into Slurm's queue. When four nodes are free, Slurm runs it **once**, on the first of them. The lines with `#SBATCH` say what you ask Slurm for: how many nodes, for how long, and one *task* for each node.
@@ -51,12 +52,16 @@ assert slurm_command(["job=olmo_7b_fsdp", "nodes=4", "dp=16"]) == 0
 #
 # | line | what for |
 # | --- | --- |
+# | `--mem`, `--partition` | main memory of each node, and which of the cluster's queues |
+# | `--cpus-per-task`, twice | cores for loaders and threads; since Slurm 22.05 `srun` no longer takes it over by itself |
+# | `set -euo pipefail` | the first line that fails ends the file, instead of training on with nonsense |
 # | `--signal`, `--max-restarts`, `--signals-to-handle`, `--requeue` | to go on after an end: lesson 12b |
 # | `--shutdown-timeout=100` | so many seconds torchrun gives its ranks to write a checkpoint |
 # | `status=$?`, and the block at the end | the status of the run, and whether time was all that was missing |
 # | `--open-mode=append`, `--output=%x-%j.out` | one log, with the job's name and number, also after a restart |
 # | `--kill-on-bad-exit=1` | if one node's task fails, Slurm ends the others |
 # | `--rdzv-id`, `--rdzv-backend=c10d` | a name for this meeting, and PyTorch's own way to hold it |
+# | all after `-m course_lib train` | the run itself: model, FSDP of lesson 06, rate, checkpoints |
 #
 # **Predict.** The nodes count from 0, and so do the GPUs of a node. Which `RANK` has GPU 1 of node 2, if the nodes keep their order?
 
@@ -82,11 +87,47 @@ viz.plot_who_starts(nodes=4, gpus_per_node=4, rank=9)
 #
 # Now a job that has printed nothing since "Initializing" stands most often at one of three places. Is it in the queue? `squeue` says so. Has a `torchrun` not come to the rendezvous? Then the others wait for it, because `--nnodes` is a promise. Or are all ranks there, and cannot talk? Then the **interface** is often wrong, the network card on which a library listens. (And if it is none of them, look whether Python is still importing, from a slow shared disk.)
 #
-# A wrong interface is mostly a line that somebody has copied from another cluster. Here is what it looks like, first in PyTorch's own words, and then in those of `preflight`, a line that you can put into a job file before the one that trains.
+# The second place is the quietest. Here a `torchrun` was promised two nodes, and the other never comes. `py-spy` reads the stack of a Python process from outside.
+
+# %%
+import os
+import re
+import subprocess
+import sys
+import time
+from importlib.metadata import files
+
+from course_lib.ranks.member import free_port
+
+py_spy = next(file.locate() for file in files("py-spy") if file.stem == "py-spy")
+
+
+def stack_of(pid):
+    """What py-spy sees, or why it may not look."""
+    plain = {**os.environ, "CLICOLOR_FORCE": "0"}
+    looked = subprocess.run([py_spy, "dump", "--pid", str(pid)], env=plain, capture_output=True, text=True)
+    return looked.stdout or looked.stderr
+
+
+torchrun = [sys.executable, "-m", "torch.distributed.run"]
+of_two = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
+waits = subprocess.Popen(
+    [*torchrun, *of_two, "scripts/02_collectives.py"], stdout=-1, stderr=subprocess.STDOUT, text=True
+)
+for _ in range(20):  # until it has imported PyTorch
+    time.sleep(0.5)
+    if "rendezvous" in (stack := stack_of(waits.pid)) or waits.poll() is not None:
+        break
+print("py-spy:  ", re.findall(r"\w+\.next_rendezvous", stack) or stack)
+waits.terminate()
+print("its log: ", repr(waits.communicate()[0]))
+
+# %% [markdown]
+# Its log is empty, and so it stays for ten minutes. But it is in `next_rendezvous`: *this* torchrun has come, so look at the other nodes. Once its ranks run, a torchrun stands in `_invoke_run` alone; then ask the ranks.
+#
+# A wrong interface, the third place, is mostly a line that somebody has copied from another cluster. Here is what it looks like, first in PyTorch's own words, and then in those of `preflight`, a line that you can put into a job file before the one that trains.
 
 # %% varies="a machine's own interfaces"
-import os
-
 import torch.distributed as dist
 
 from course_lib.cli.preflight import preflight_command
@@ -102,14 +143,14 @@ del os.environ["GLOO_SOCKET_IFNAME"]
 # %% [markdown]
 # In a real job PyTorch's sentence is the last line of a traceback, on every rank. `preflight` says which rank, which variable, and which names this host does have. It looks at `NCCL_SOCKET_IFNAME` in the same way, with NCCL's own rules: there `ib` means all that begins so, `=ib0` that one alone, and `^lo` all but it.
 #
-# Worse than a name that is not there is one that is. `lo` leads from a machine to itself, and every node has it, so nobody protests: each rank gives the others the address 127.0.0.1, at which they find only themselves. In our trial on two nodes one rank reported `Connection refused`, and the others waited until their time was over. There `preflight` says that `lo` leads to no other host, and starts nothing.
+# Worse than a name that is not there is one that is. `lo` leads from a machine to itself, and every node has it, so nobody protests: each rank gives the others the address 127.0.0.1, at which they find only themselves. In our trial on two nodes one rank reported `Connection refused`, and the others waited until their time was over. There `preflight` says that `lo` leads to no other host, and starts nothing. (A third kind works, and is slow: *Going deeper* has it.)
 #
 # > **To keep.** Slurm starts tasks, torchrun starts ranks. When a job prints nothing, ask which of the two has not come.
 
 # %% [markdown]
 # ## It hangs
 #
-# Our patient is [`scripts/12_stands_still.py`](scripts/12_stands_still.py), a training of 23 batches with everything left out but its messages. It needs PyTorch alone, and prepares three things of which you will see the use. One of its imports begins with an underscore: PyTorch may move it in another release.
+# Our patient is [`scripts/12_stands_still.py`](scripts/12_stands_still.py), a training of 23 batches with everything left out but its messages. It needs PyTorch, and for the debug server `tabulate`, which does not come along with it. It prepares three things of which you will see the use. One of its imports begins with an underscore: PyTorch may move it in another release.
 
 # %%
 viz.show_source(Path("scripts/12_stands_still.py"))
@@ -120,21 +161,15 @@ viz.show_source(Path("scripts/12_stands_still.py"))
 # We start it as one does on a cluster. With `--redirects 3` and `--log-dir` each rank writes into files of its own, so that sixteen ranks do not talk at once. The cell waits until no step was made for three seconds.
 
 # %% varies="the process's numbers"
-import socket
-import subprocess
-import sys
-import time
 from tempfile import mkdtemp
 
-logs = Path(mkdtemp())
-with socket.create_server(("", 0)) as free:
-    port = free.getsockname()[1]
+logs, port = Path(mkdtemp()), free_port()
 traces = logs / "traces"
 traces.mkdir()
-torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+on_four = [*torchrun, "--standalone", "--nproc-per-node=4"]
 separate = ["--redirects=3", f"--log-dir={logs}"]
 job = subprocess.Popen(
-    [*torchrun, *separate, "scripts/12_stands_still.py", str(traces), str(port)], stderr=subprocess.DEVNULL
+    [*on_four, *separate, "scripts/12_stands_still.py", str(traces), str(port)], stderr=subprocess.DEVNULL
 )
 
 
@@ -151,14 +186,11 @@ print(log_of(0))
 #
 # Nothing will come of waiting but an end: each group has a time limit, here two minutes, and then a hang looks like a death. torchrun then prints a table with the rank whose patience ended first, and that need not be the one at fault. So look while it hangs.
 #
-# **Where does each rank wait?** Three ways to ask, from the most to the least preparation. The script has registered Python's own `faulthandler`, so a signal lets a rank write where it is. It has started PyTorch's **debug server**, by which one address answers for all ranks, while they hang. And `py-spy` reads the stack of any Python process from outside, and needs no preparation at all, but the right to look into the process: as root, or as its owner where the system allows it.
+# **Where does each rank wait?** Three ways to ask, from the most to the least preparation. The script has registered Python's own `faulthandler`, so a signal lets a rank write where it is. It has started PyTorch's **debug server**, by which one address answers for all ranks, while they hang. (It asks nobody for a password, so start it only in a network that you trust.) And `py-spy`, which you know by now, needs no preparation at all, but the right to look into the process: as root, or as its owner where the system allows it.
 
 
 # %% varies="a learner's folder"
-import os
-import re
 import signal
-from importlib.metadata import files
 from urllib.request import urlopen
 
 
@@ -183,11 +215,8 @@ print("by their signal: ", [own_lines(log_of(rank, "stderr"))[:1] for rank in ra
 page = urlopen(f"http://localhost:{port}/stacks").read().decode()
 print("debug server:    ", [own_lines(part)[:1] for part in page.split("Rank ")[1:5]])
 
-py_spy = next(file.locate() for file in files("py-spy") if file.stem == "py-spy")
-plain = {**os.environ, "CLICOLOR_FORCE": "0"}
-looks = [[py_spy, "dump", "--pid", str(pid)] for pid in pids]
-seen = [subprocess.run(look, env=plain, capture_output=True, text=True) for look in looks]
-print("py-spy:          ", [own_lines(look.stdout)[:1] or look.stderr for look in seen])
+seen = [stack_of(pid) for pid in pids]
+print("py-spy:          ", [own_lines(stack)[:1] or stack for stack in seen])
 
 # %% [markdown]
 # All three agree. Ranks 0, 1 and 2 wait in `evaluate`, and rank 3 waits in `save`. So rank 3 is *ahead*. It has evaluated already, alone. But how can an all-reduce end for one rank, when the other three have not ended theirs?
@@ -255,7 +284,7 @@ print(re.search("error msg.*", told)[0].replace(", ", ",\n    "))
 
 # %% varies="the order in which ranks speak"
 strict = subprocess.run(
-    [*torchrun, "scripts/12_stands_still.py", str(logs)],
+    [*on_four, "scripts/12_stands_still.py", str(logs)],
     env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
     capture_output=True,
     text=True,
@@ -276,7 +305,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # | --- | --- | --- | --- |
 # | `py-spy dump --pid` | nothing, but the right to look | where a rank waits | how it came there |
 # | `faulthandler.register` | one line | the same, in each rank's log | how it came there |
-# | `start_debug_server` | one line, a free port | the same for all ranks, at one address | how they came there; over gloo its own page of the recorder fails, `gauges.flight` reads what lies behind it |
+# | `start_debug_server` | one line, a free port, `tabulate` | the same for all ranks, at one address | how they came there; over gloo its own page of the recorder fails, `gauges.flight` reads what lies behind it |
 # | flight recorder | a line that writes it (NCCL: its watchdog) | all calls, in order, with their lines | why a rank called |
 # | `torchfrtrace` | the files of all ranks | the first call that does not fit | who is right |
 # | `DETAIL` | a new start, and time | the call that does not fit, at once | calls that fit by chance, and what the other rank did |
@@ -302,7 +331,7 @@ status = preflight_command(["ranks=2", "cluster=dgx_h100"])  # 1 if something is
 # %% [markdown]
 # Read a column of the table downwards. Small tensors are slow by any measure, because their time is latency. `busbw` climbs with the size. On a cluster it levels off, at what the wire can do. Here the ranks share the processors of one machine, so you see gloo at work, and no wire.
 #
-# Then read the first word of each finding. `ok` needs no reader, `look` may have a reason that you know, and `wrong` has none. The last line is the verdict on the wires: how fast, over how many hosts, and which share that is of the preset's link. Below half of it you should look, and below a tenth it is wrong. A `#wrong` that is not 0 is worse than all of these, since whole numbers have been added up to something else.
+# Then read the first word of each finding. `ok` needs no reader, `look` may have a reason that you know, and `wrong` has none. The last line is the verdict on the wires: how fast, over how many hosts, and which share that is of the preset's link. (On several nodes two lines more time each link alone, inside nodes and between them, and name a slow one.) Below half of it you should look, and below a tenth it is wrong. A `#wrong` that is not 0 is worse than all of these, since whole numbers have been added up to something else.
 #
 # What should the plateau be? Lesson 02 priced 4 GiB<!-- =4 --> over 32 B200s, in nodes with eight cards each:
 
@@ -313,6 +342,7 @@ row = next(row for row in priced() if (row.gpu, row.ranks, row.nbytes) == ("B200
 for name, seconds in {
     "measured": row.measured_s,
     "a ring through all eight cards": row.by("ring"),
+    "first in nodes, then between": row.by("hierarchical"),
     "a ring through one card": row.one_card_s,
 }.items():
     bus = gauges.busbw(row.nbytes / seconds, row.ranks) / 1e9
@@ -321,12 +351,16 @@ for name, seconds in {
 # %% [markdown]
 # Eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> each would carry 400, and what was measured comes near. So if your busbw is an eighth of what it should be, count the cards that NCCL uses: its log at `NCCL_DEBUG=INFO` lists them.
 #
+# A wrong interface that *works* shows in the same way, and in no other: *Going deeper* has one.
+#
 # > **To keep.** Test the wires before you doubt your code: a minute's sweep, and busbw against the preset.
 
 # %% [markdown]
 # ### What is exposed?
 #
 # The wires are good, and the step is still slow. Then it may be that messages travel while nobody computes. Such communication is exposed. Lesson 03 hid it behind backward, and now you look whether it is hidden, with PyTorch's own **profiler**. It writes a trace: a list of spans, each with a name, a beginning and an end.
+#
+# One thing is pretended. A GPU computes while its processor has time for messages, and your processors have no such time. So in each layer's backward a pause of 10 ms<!-- =10 --> stands for the GPU's work, under the name of a product.
 
 
 # %% varies="measured times"
@@ -334,14 +368,31 @@ import json
 
 
 def traced_step(bucket_cap_mb):
-    """The events of two steps of DDP on this rank, and the name of the file that Perfetto would open."""
+    """The events of two steps of DDP on this rank; Perfetto would open the file."""
     import torch.distributed as dist
     from torch import nn
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, record_function
 
-    layers = [nn.Linear(1024, 1024) for _ in range(6)]
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb)
-    x = torch.randn(256, 1024)
+    class OnGpu(torch.autograd.Function):
+        """Takes time in backward, and none of the processor's."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            with record_function("aten::mm, as on a GPU"):
+                time.sleep(0.01)
+            return gradient
+
+    class OnGpuLinear(nn.Linear):
+        def forward(self, x):
+            return OnGpu.apply(super().forward(x))
+
+    layers = nn.Sequential(*(OnGpuLinear(1024, 1024) for _ in range(6)))
+    model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=bucket_cap_mb)
+    x = torch.randn(8, 1024)
     for _ in range(2):  # the first step is never like the others
         model(x).square().mean().backward()
     dist.barrier()
@@ -356,15 +407,15 @@ runs = {f"buckets of {size} MB": run_ranks(traced_step, 2, size)[0] for size in 
 viz.plot_trace(runs, title="Two steps of DDP, as the profiler saw rank 0")
 
 # %% [markdown]
-# In the upper run all gradients fit into one bucket, which is full when backward has ended. So everything that it sends is exposed. In the lower run a bucket leaves as soon as a layer's gradients are there, and a part of the messages lies beneath the computing of other layers.
+# In the upper run all gradients fit into one bucket, which is full when backward has ended. So everything that it sends is exposed. In the lower run a bucket leaves as soon as a layer's gradients are there, and lies beneath the computing of the layers before it. What is left is the bucket of the first layer, behind which nothing is computed any more.
 #
-# Now look at the lengths beside the shares. The share falls, but the exposed time may not: in small buckets there is more communication in all, and here it needs the same few processors as the computing that should hide it. A GPU has other hardware for messages. So let the trace say *what* is exposed, and the clock whether a change has helped.
+# Look at the lengths, not only at the shares. Where messages need the processors that compute, as with real products on this machine, the share may fall and the step become longer. So let the trace say *what* is exposed, and the clock whether a change has helped.
 #
 # Take all spans in which a message is under way, and cut away those in which this rank computes: that is all that `exposed` does, which *Going deeper* shows. On a GPU the same parser reads the kernels instead, where NCCL's begin with `nccl`. Over gloo you see only DDP's overlap: FSDP on CPUs has no streams, so its gathers are always exposed, and a trace from a laptop says nothing about them.
 #
 # ### Who is last?
 #
-# Sixteen ranks wait for the slowest one, the straggler. Which is it? The log has the seconds of each step, from each rank. Below, four ranks work and then add up; one of them is slow on purpose.
+# Sixteen ranks wait for the slowest one, the straggler. Which is it? One looks at the seconds of a step, which every log has. Below, four ranks work and then add up; one of them is slow on purpose.
 #
 # **Predict.** Each rank measures its whole step, from its beginning to the end of the all-reduce. Three work 20 ms<!-- =20 -->, one 50. How long does a *fast* rank say that its step took?
 
@@ -401,7 +452,68 @@ print(gauges.stragglers([*zip(*own, strict=True)]))
 #
 # </details>
 #
-# A rank may be last because its GPU is hot, because its rows are longer, or because it waits for its data. The profiler shows the last one by itself: each `next` of a `DataLoader` is a span in the trace, with the loader's name. Here a disk takes 10 ms<!-- =10 --> for each row, first read by the rank itself, and then by two workers, which read ahead while it computes.
+# A rank may be last because its GPU is hot, because its rows are longer, or because it waits for its data; *Going deeper* lets the profiler show that. `train` on CPUs writes every rank's own work, with its wait for data, into each tenth line as `own_s`, so a rank with a slow disk is a straggler there. On a GPU that column is empty, for Python runs ahead of the GPU and its clock says nothing. There compare the ranks' traces: the kernels that are not NCCL's are a rank's own work.
+#
+# > **To keep.** In a synchronous training a step takes equally long on all ranks. Measure own work, or the straggler stays invisible.
+
+# %% [markdown]
+# ## The file behind this lesson
+#
+# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 150 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
+#
+# ## What still hurts
+#
+# Now the job runs, and it is fast. At ten past three in the morning the system of one node kills a rank, since its memory is full. You are asleep. What has to be in the job, so that it goes on without you? That is [lesson 12b](12b_through_the_night.ipynb).
+
+# %%
+score()
+
+# %% [markdown]
+# ## Questions
+#
+# **Next:** 12.1 to 12.4, 12.8 and 12.9 of the [exercises](../exercises/release/12_on_the_cluster.ipynb), and then [lesson 12b](12b_through_the_night.ipynb), through the night.
+#
+# <details><summary>1. All ranks wait in the same line of the same all-reduce, with the same number. What do you suspect?</summary>
+# Not your script: all have come. The messages do not arrive, so look at the interface, the cards and the switch. <code>preflight</code> says whether the interface leads to the other hosts, and how fast each link is.
+# </details>
+#
+# <details><summary>2. One rank of sixteen is not in the flight recorder's files at all. Where do you look next?</summary>
+# At its process: is it there? If it is dead, its log and torchrun's table say why. If it lives, its stack does: perhaps it never reached <code>init_process_group</code>.
+# </details>
+#
+# <details><summary>3. busbw of 16 ranks is a quarter of one card's bandwidth, on nodes with four cards. And within one node it is as it should be. What now?</summary>
+# The wires between nodes carry a fraction of one card. So the messages may go over another interface, the one for logins. <code>NCCL_DEBUG=INFO</code> says which one was taken.
+# </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## What "exposed" is
+#
+# Take all spans in which a message is under way, and cut away those in which this rank computes. What is left, nothing hides.
+
+# %%
+from course_lib.gauges.exposed import exposed, sorted_out
+
+display(viz.show_source(exposed), viz.show_source(sorted_out))
+
+# %% [markdown]
+# ## A wrong interface that works
+#
+# `make test-slurm` lets two hosts on one machine meet, with two networks between them: one for data, and one for logins, to which the kernel gives 200 Mbit/s<!-- =200 -->. Over each of them `preflight` finds nothing wrong, since everybody answers. Only the last line differs:
+#
+# ```text
+# GLOO_SOCKET_IFNAME=data0     ok     between     busbw of 1 link 0.654 GB/s at 16 MiB
+# GLOO_SOCKET_IFNAME=login0    ok     between     busbw of 1 link 0.0237 GB/s at 16 MiB
+# ```
+#
+# Those 200 Mbit/s<!-- =200 --> are 0.025 GB/s<!-- =200e6 / 8 / 1e9 -->: `busbw` is the wire. A job over it would train correctly, and every message would take almost thirty times as long. So give `preflight` the preset of your cluster, or nobody has a number to hold against it.
+#
+# ## Does it wait for its data?
+#
+# The profiler shows it by itself: each `next` of a `DataLoader` is a span in the trace, with the loader's name. Here a disk takes 10 ms<!-- =10 --> for each row, first read by the rank itself, and then by two workers, which read ahead while it computes.
 
 
 # %% varies="measured times"
@@ -434,57 +546,11 @@ for workers in (0, 2):
     print(f"{workers} workers: {in_loader:4.0f} ms in the loader, {computed:4.0f} ms in the products")
 
 # %% [markdown]
-# Without workers every row is waited for, and the wait is as long as the disk is slow. With two, the loader has read on while the rank computed, and what is left is mostly the first batch, for which nobody could read ahead. In a trace these spans are gaps in which neither kernels nor messages run. In `train`'s lines the wait is a part of `own_s`, so a rank with a slow disk is a straggler there.
+# Without workers every row is waited for, and the wait is as long as the disk is slow. With two, the loader has read on while the rank computed, and what is left is mostly the first batch, for which nobody could read ahead. In a trace these spans are gaps in which neither kernels nor messages run.
 #
-# > **To keep.** In a synchronous training a step takes equally long on all ranks. Measure own work, or the straggler stays invisible.
-
-# %% [markdown]
-# ## The file behind this lesson
-#
-# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 150 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
-#
-# ## What still hurts
-#
-# Now the job runs, and it is fast. At ten past three in the morning the system of one node kills a rank, since its memory is full. You are asleep. What has to be in the job, so that it goes on without you? That is [lesson 12b](12b_through_the_night.ipynb).
-
-# %%
-score()
-
-# %% [markdown]
-# ## Questions
-#
-# **Next:** 12.1 to 12.4, 12.8 and 12.9 of the [exercises](../exercises/release/12_on_the_cluster.ipynb), and then [lesson 12b](12b_through_the_night.ipynb), through the night.
-#
-# <details><summary>1. All ranks wait in the same line of the same all-reduce, with the same number. What do you suspect?</summary>
-# Not your script: all have come. The messages do not arrive, so look at the interface, the cards and the switch. <code>preflight</code> tries each of them.
-# </details>
-#
-# <details><summary>2. One rank of sixteen is not in the flight recorder's files at all. Where do you look next?</summary>
-# At its process: is it there? If it is dead, its log and torchrun's table say why. If it lives, its stack does: perhaps it never reached <code>init_process_group</code>.
-# </details>
-#
-# <details><summary>3. busbw of 16 ranks is a quarter of one card's bandwidth, on nodes with four cards. And within one node it is as it should be. What now?</summary>
-# The wires between nodes carry a fraction of one card. So the messages may go over another interface, the one for logins. <code>NCCL_DEBUG=INFO</code> says which one was taken.
-# </details>
-
-# %% [markdown]
-# # Going deeper
-#
-# Each part below stands alone, and you can skip all of them.
-#
-# ## What "exposed" is
-#
-# Take all spans in which a message is under way, and cut away those in which this rank computes. What is left, nothing hides.
-
-# %%
-from course_lib.gauges.exposed import exposed, sorted_out
-
-display(viz.show_source(exposed), viz.show_source(sorted_out))
-
-# %% [markdown]
 # ## The same on a cluster: py-spy over srun
 #
-# While a job hangs you may start a second step beside it, on the same nodes: `--overlap`. `scontrol listpids` names the job's processes on each node, and `py-spy` looks at those that have a `RANK`. `make test-slurm` runs just these lines.
+# While a job hangs you may start a second step beside it, on the same nodes: `--overlap`. `scontrol listpids` names the job's processes on each node, and `py-spy` looks at those that have a `RANK`. `make test-slurm` runs just these lines, on two nodes; write as many as your job has.
 #
 # ```bash
 # srun --jobid=$JOB --overlap --nodes=2 --ntasks-per-node=1 --label bash -c '
@@ -517,7 +583,7 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 #
 # **[NVIDIA/nccl 1105](https://github.com/NVIDIA/nccl/issues/1105).** Two nodes are to train, hang for a while, and end. torchrun says only `Socket Timeout`, in its own exit barrier. With `NCCL_DEBUG=INFO` one node prints that it has bootstrapped on the interface `enp67s0` with the address 192.168.1.8, that it found no InfiniBand device and takes sockets, and then that its connection to 192.168.1.9 failed: no route to host. Where do you look?
 #
-# <details><summary>What the lines say</summary>The ranks had met, since each knows the other's address. So the rendezvous is well, and torchrun's message is a victim's. The addresses are those of the interface that NCCL chose by itself, and between the two hosts this network does not lead, because of a route or a firewall. Dial that address from that host; <code>preflight</code> does so for each pair of neighbours.</details>
+# <details><summary>What the lines say</summary>The ranks had met, since each knows the other's address. So the rendezvous is well, and torchrun's message is a victim's. The addresses are those of the interface that NCCL chose by itself, and between the two hosts this network does not lead, because of a route or a firewall. Dial that very address from that host. <code>preflight</code> dials the next host by its name, which may lead through another network, so its <code>ok</code> proves nothing here.</details>
 #
 # **[NVIDIA/nccl 286](https://github.com/NVIDIA/nccl/issues/286).** One computer has the interfaces `eno1` and `lo`, the other `eth0` and `lo`. Only `lo` is on both. What do you write into `NCCL_SOCKET_IFNAME`?
 #

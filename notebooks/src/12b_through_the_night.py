@@ -165,7 +165,9 @@ print(f"torchrun's status {job.returncode}; each step once: {steps == [*range(1,
 viz.plot_run(metrics, title="A run that was killed once, by its own lines of JSON")
 
 # %% [markdown]
-# The first line is the survivor's, whose neighbour had gone. The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts.) The picture is drawn from the file that `train` writes, a line of JSON for each step. `python -m course_lib watch FOLDER` draws it in a terminal while the run goes on, and says what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
+# The first line is the survivor's, whose neighbour had gone. The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts. That is why `train` keeps the last two, and takes an older one away only when a newer one is whole.) The picture is drawn from the file that `train` writes, a line of JSON for each step. Its last panel has the own work of the slowest rank, as a multiple of the usual, which `train` tells in every tenth step. While a run goes on, `python -m course_lib watch FOLDER` draws it in a terminal, and `viz.watch_run(FOLDER)` here. Both say what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
+#
+# If a whole **node** dies, its torchrun dies with it, and the others would only wait for it at their rendezvous. So here Slurm has to help. It misses the node's answer, ends what is left of the job, and puts it into the queue again: that is what `#SBATCH --requeue` is for. `make test-slurm` kills a node in the middle of a run. Some minutes later the job goes on from its checkpoint, on nodes that live.
 #
 # How often should it write? Lesson 08 found Young's interval; *Going deeper* takes your own numbers.
 #
@@ -207,7 +209,7 @@ print(f"a matrix product: {peak / 1e9:.0f} GFLOP/s, so the MFU is {reached / pea
 # %% [markdown]
 # ## Go on exactly
 #
-# Weights, optimizer, learning rate and random generators are in the checkpoint. One thing is often forgotten: *which rows have been read?*
+# Weights, optimizer, learning rate and random generators are in the checkpoint. (Generators are each rank's own: as many ranks as before go on with theirs, and another number of ranks draws anew.) One thing is often forgotten: *which rows have been read?*
 #
 # Many loaders save that for each rank by itself: "I have read 20 of my rows". Here are 96 rows on two ranks, which stop after 20 each. Then the job gets four ranks, and each goes on after *its* first 20.
 #
@@ -239,7 +241,7 @@ for name, rows in {"a state of each rank": by_rank, "one count for all": by_coun
 #
 # On four ranks a rank's list has 24 rows, and leaving out 20 leaves 4. So sixteen rows are still read, of 56 that were left. Forty are lost, and nothing says so: the loss falls as before.
 #
-# The cure is older than all loaders. One order that every rank can compute, and one number, how many rows *all* have read. It means the same on any number of ranks. `train` stores only that, and tests kill it on two ranks and let it go on on four.
+# The cure is older than all loaders. One order that every rank can compute, and one number, how many rows *all* have read. It means the same on any number of ranks. `train` stores only that, and tests kill it on two ranks and let it go on on four. What a real loader does whose checkpoint is cut otherwise, and what becomes of it when all ranks write under one name, stands in [the wild wing](../wild/RESULTS.md), with the restart and the asynchronous checkpoint of this page.
 #
 # </details>
 #
@@ -264,7 +266,7 @@ dist.all_gather_object(marks, mark.item())
 # %% [markdown]
 # A message of one number, and each rank knows who is unlike all others. Such a check every thousand steps costs little, and it finds a forgotten broadcast as well as a broken GPU. It needs copies: where FSDP alone has cut the model nobody has one, and of two copies nobody knows which is right.
 #
-# If a loss *jumps* instead, look at the gradients' norm, which jumps first. If the loss comes back within some hundred steps, go on; if not, go back to a checkpoint *before* the jump. And if all is smooth but worse than last time, climb the ladder of lesson 03: then a gradient is wrong, and no logbook helps.
+# If a loss *jumps* instead, look at the gradients' norm, which often grows first. If the loss comes back within some hundred steps, go on; if not, go back to a checkpoint *before* the jump. And if all is smooth but worse than last time, climb the ladder of lesson 03: then a gradient is wrong, and no logbook helps.
 #
 # > **To keep.** What averages also hides. Compare checksums for weights, norms for gradients, and own work for time.
 
@@ -351,6 +353,7 @@ for name, lines in logs.items():
     written = folder / f"{name}.jsonl"
     written.write_text("".join(json.dumps(line) + "\n" for line in lines))
     print(f"run {name}, what watch says: {[one.said for one in gauges.alarms(gauges.read_run(written))]}")
+viz.plot_run(folder / "C.jsonl", title="Run C, by its own lines")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -380,16 +383,16 @@ for name, lines in logs.items():
 #
 # <details><summary>What happened</summary>
 #
-# Look at step 31,217. Its loss is what it always is, and its norm is more than sixty times the usual. That is two steps before the jump. They did nothing, and after some thirty steps the loss was where it had been. It was the first spike of the loss in a month. But they kept the checkpoints from before and after it.
+# Read the norms alone. At 31,215 the norm is four times the usual, while the loss has hardly moved, and from there on it grows in every step. At 31,217 it is more than sixty times the usual, and the loss, which had risen by a sixth, is almost back. Two steps later comes the jump. They did nothing, and after some thirty steps the loss was where it had been. It was the first spike of the loss in a month. But they kept the checkpoints from before and after it.
 #
 # </details>
 #
-# > **To keep.** The norm jumps first. A loss that comes back may go on, a rank that is unlike the others may not.
+# > **To keep.** The norm grows before the loss jumps. A loss that comes back may go on, a rank that is unlike the others may not.
 
 # %% [markdown]
 # ## The run book: OLMo on your nodes
 #
-# Now in the right order. A workshop of the Kempner Institute trains **OLMo 1B with DDP** and **7B with FSDP**, on nodes of four H100s. We give 1B one node and 7B two. Before you queue, predict: which strategies fit, and how long does a step of 128 sequences take?
+# Now in the right order. A workshop of the Kempner Institute trains **OLMo 1B with DDP** and **7B with FSDP**, each on one node of four H100s. We give 7B two nodes. Before you queue, predict: which strategies fit, and how long does a step of 128 sequences take?
 #
 # **Predict.** Of those that fit for 7B, which one is the fastest by our formula: DDP, ZeRO-1 or FSDP? Ask what each must send, and what each must hold.
 
@@ -545,7 +548,7 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # %% [markdown]
 # Sixteen GPUs stop every four months, if they are as good as Meta's, so a checkpoint every six hours would do. But your job has a time limit of a day or less, and that "failure" comes every day. What protects you there is the signal, not the interval.
 #
-# ## Three logbooks
+# ## Logbooks of others
 #
 # What do people do who train for months? Read the left column first, and say what you would do.
 #
@@ -558,7 +561,7 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # | BLOOM, 30 April: an evaluation hangs for three hours, with every GPU at work, and no time limit speaks | a data loader's worker that never answers; `py-spy` over `srun` showed it in the end | a barrier first, which did not help; then a loader without workers for evaluation |
 # | Llama 3: the run stops, again and again | faulty GPUs and their memory in half of the cases | automatic restart, and tools that name the slow rank |
 #
-# You have met all of them on these two pages. Count what each cost, too: BLOOM lost seven hours because a GPU died two steps before a checkpoint was due, and from then on wrote more often, in the end every hundred steps. The hanging evaluation cost 18 hours, most of them because it was a weekend. OPT counted 35 restarts by hand in two months, and more than seventy by machine.
+# Most of these you have met on these two pages. Count what each cost, too: BLOOM lost seven hours because a GPU died two steps before a checkpoint was due, and from then on wrote more often, in the end every hundred steps. The hanging evaluation cost 18 hours, most of them because it was a weekend. OPT counted 35 restarts by hand in two months, and more than seventy by machine.
 #
 # A spike is no error by itself. After a NaN all later steps are lost, so go back to a checkpoint before it.
 #
@@ -572,36 +575,51 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # | 2.1 | choose the 1B or 7B configuration | below |
 # | 2.2 | account, partition, folder, and `sbatch` | the first hour: `watch FOLDER`, then the profiler |
 #
-# Read a configuration before you start it. Of [theirs](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) four lines are worth a question. Both files, that of 1B too, call the run `OLMo-7B`. The learning rate warms up for 1,000 steps, but the run has 515, so it never gets there. `save_num_checkpoints_to_keep: -1` keeps all checkpoints, until the disk is full. And a batch of 128 is four GPUs with 32 sequences each, so on eight GPUs either the batch grows, or each takes 16.
+# Read a configuration before you start it. Of [theirs](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) four lines are worth a question. Both files, that of 1B too, call the run `OLMo-7B`; their job script gives it the job's name instead, but who starts it by hand has two of one name. The learning rate warms up for 1,000 steps, but the run has 515, so it never gets there. `save_num_checkpoints_to_keep: -1` keeps all checkpoints, until the disk is full. And a batch of 128 is four GPUs with 32 sequences each, so on eight GPUs either the batch grows, or each takes 16.
+#
+# Our own job file, `job=olmo_7b_fsdp`, has their steps, batch, rate, clipping and recomputation, and says in its preset where it differs: on two nodes each GPU takes 16 sequences, and the warm-up has 50 steps. `train` differs in four things more. Its cosine falls to 0, theirs to a tenth of the rate. Its Adam takes PyTorch's second beta, 0.999, and theirs 0.95. While theirs warms up it clips more loosely. And our model learns its positions and has biases, where theirs has neither: compare speeds and bytes with theirs, and not losses.
 #
 # %% [markdown]
 # ## Wrapping policies and sharding strategies
 #
-# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit for 7B on one node, in micro-batches of 16 sequences?
+# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit? The table has the GiB on a GPU, and the seconds of a step's messages; what does not fit stands in brackets. `HYBRID_SHARD` shares among two GPUs here, and on two nodes among the four of each node.
 
 # %%
 from course_lib.config import ParallelConfig
 from course_lib.costs import Software
 
-one_node = planner.Job(
-    model=load_model("olmo_7b_workshop"),
-    cluster=KEMPNER,
-    batch=128,
-    sequence=2048,
-    microbatch=16,
-    parallel=ParallelConfig(dp=4),
-    recompute="layers",
-    software=Software(kind="eager", kernel="flash2"),
-)
-for row in planner.wrapping_rows(one_node, planner.olmo_wrappings(one_node.model)):
-    fits = "fits" if row.fits else "does not fit"
-    print(
-        f"{row.wrapping:17} {row.strategy:13} {row.units:2} units, {row.calls:3} calls, "
-        f"{row.memory_bytes / GiB:4.0f} GiB {fits}, messages {row.messages_s:.2f} of {row.step_s[1]:.2f} s"
+
+def print_pairs(name, nodes, microbatch):
+    """Wrappings down, strategies across, for 128 sequences a step."""
+    job = planner.Job(
+        model=load_model(name),
+        cluster=replace(KEMPNER, n_nodes=nodes),
+        batch=128,
+        sequence=2048,
+        microbatch=microbatch,
+        parallel=ParallelConfig(dp=4 * nodes),
+        recompute="layers",
+        software=Software(kind="eager", kernel="flash2"),
     )
+    rows = planner.wrapping_rows(job, planner.olmo_wrappings(job.model), shards=2 * nodes)
+    print(f"{name}, nodes of four: {nodes}, {microbatch} sequences at a time")
+    print(f"{'':26}" + "".join(f"{row.strategy:>18}" for row in rows[:4]))
+    for first in range(0, len(rows), 4):
+        line = f"{rows[first].wrapping:17} {rows[first].units:2} units"
+        for row in rows[first : first + 4]:
+            held = f"{row.memory_bytes / GiB:.0f} GiB"
+            line += f"{f'{held}, {row.messages_s:.2f} s' if row.fits else f'({held})':>18}"
+        print(line)
+
+
+print_pairs("olmo_1b_workshop", 1, 32)
+print_pairs("olmo_7b_workshop", 1, 16)
+print_pairs("olmo_7b_workshop", 2, 16)
 
 # %% [markdown]
-# No pair with `NO_SHARD` fits, which is why the workshop takes FSDP for 7B. Without wrapping, all weights are whole at once, so only gradients and Adam's states are really shared. Among those that fit the time of messages hardly differs, because a node's wires are fast and these batches are large.
+# Of 1B all pairs fit, so it may have the simplest, which is DDP. Of 7B no pair with `NO_SHARD` fits, and that is why the workshop takes FSDP for it. Without wrapping all weights are whole at once, so only gradients and Adam's states are really shared. `HYBRID_SHARD` keeps a replica for each of its groups, and has room on two nodes only. Messages are a small part of these steps, since a node's wires are fast and the batches large.
+#
+# (OLMo has a few names more, for every second to fifth block and for groups with the vocabulary's matrices apart. And its own `by_block_and_size` makes two units more of 7B than ours, because it takes these matrices whatever their size.)
 #
 # `make olmo` runs the real packages on your CPU: `ai2-olmo` makes 33 units of the 7B `by_block`, as our count says, and a small OLMo of `ai2-olmo-core` has the same loss under DDP, FSDP and HSDP. [Its page](../wild/OLMO.md) has what it measured. It met a trap, too: as released, asynchronous checkpoints let some runs hang, and we leave out the metric that does it.
 #

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from course_lib.cli.main import main
 from course_lib.training import step_folders
@@ -78,7 +79,7 @@ def ended(run):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The losses of a run that nothing happens to, by layout."""
+    """The folder of a run that nothing happens to, by layout."""
     folder, known = tmp_path_factory.mktemp("whole"), {}
 
     def of(how):
@@ -88,7 +89,7 @@ def whole(tmp_path_factory):
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("RANK", raising=False)
                 assert main(["train", *SMALL, *layout, f"out={out}"]) == 0
-            known[layout] = losses(out)
+            known[layout] = out
         return known[layout]
 
     return of
@@ -121,7 +122,7 @@ def test_it_ends_all_processes_with_one_line_and_a_checkpoint_that_is_gone_on_fr
     output, errors = ended(again)
     assert again.returncode == 0, errors
     assert f"goes on after step {kept[0]} of {STEPS}" in output
-    assert losses(parts) == whole(how)
+    assert losses(parts) == losses(whole(how))
 
 
 def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_no_command(tmp_path, whole):
@@ -137,7 +138,9 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_no_command(
     assert run.returncode == 0, errors
     assert re.search(rf"\ngoes on after step [123]0 of {STEPS}, from .*; torchrun's attempt 2 of 2\n", output), output
     assert "train: RuntimeError: " in errors and "the same command goes on from there" in errors, errors
-    assert losses(folder) == whole("torchrun") and step_folders.latest(folder).name == f"step-{STEPS}"
+    assert losses(folder) == losses(whole("torchrun")) and step_folders.latest(folder).name == f"step-{STEPS}"
+    found, wanted = (torch.load(one / f"step-{STEPS}/trainer.pt")["model"] for one in (folder, whole("torchrun")))
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], one) for name, one in wanted.items())
 
 
 def test_slurm_s_signal_is_heard_from_the_first_moment_and_leaves_word_for_the_job(tmp_path, whole):
@@ -155,7 +158,7 @@ def test_slurm_s_signal_is_heard_from_the_first_moment_and_leaves_word_for_the_j
     again = start("one device", folder, f"steps={STEPS + 1}")
     _, errors = ended(again)
     assert again.returncode == 0 and not (folder / "TIME_IS_UP").exists(), errors
-    assert losses(folder)[:STEPS] == whole("one device")
+    assert losses(folder)[:STEPS] == losses(whole("one device"))
 
 
 def caught(pid):

@@ -11,7 +11,7 @@ from tests.slurm.cluster import missing, missing_programs
 from tools.paths import CACHE, ROOT
 
 _LOG = CACHE / "slurm.log"
-_INSTALL = ("apt-get", "install", "-y", "--no-install-recommends", "slurm-wlm", "munge")
+_INSTALL = ("apt-get", "install", "-y", "--no-install-recommends", "slurm-wlm", "munge", "iproute2")
 
 
 def main(*options: str) -> int:

@@ -24,7 +24,7 @@ class _Question(NamedTuple):
 
 _COLUMNS = {
     "It hangs": (
-        _Question("Has it started at all?", ("squeue; the rendezvous: which nodes came?",)),
+        _Question("Has it started at all?", ("squeue; which torchrun waits in next_rendezvous?",)),
         _Question("Is every rank there?", ("ps: one may be gone, stopped (T) or busy (R)",)),
         _Question("Where does each rank wait?", ("their stacks; one in no collective: read there",)),
         _Question("Else: which call differs first?", ("the flight recorder of every rank",)),
@@ -34,12 +34,13 @@ _COLUMNS = {
         _Question("Is the wire what it should be?", ("an all-reduce sweep: busbw against the preset",)),
         _Question("What is exposed?", ("a trace of torch.profiler",)),
         _Question("Who is last?", ("the own work of each rank; step times are all alike",)),
-        _Question("Does it wait for data?", ("the loader's wait in the log",)),
+        _Question("Does it wait for data?", ("the loader's spans in that trace",)),
     ),
     "It is wrong": (
         _Question("Is a rank's gradient unlike one device's?", ("the ladder",)),
         _Question("Did a number become nan?", ("the first step with it, and on which rank",)),
         _Question("Did data repeat, or get lost?", ("the rows that each rank has read",)),
+        _Question("Are all replicas one?", ("a checksum of each rank's weights",)),
     ),
     "It is dead": (
         _Question(
@@ -53,7 +54,7 @@ _COLUMNS = {
             ),
         ),
         _Question("Does it go on from its last checkpoint?", ("--max-restarts; scontrol requeue",)),
-        _Question("How much is lost?", ("Young's interval",)),
+        _Question("How often shall it write?", ("Young's interval",)),
     ),
 }
 _COMMANDS = {  # in capitals: what you put in
