@@ -26,6 +26,7 @@ import torch
 from course_lib.ranks import lifeline, server
 from course_lib.ranks.counted import Call, calls_in, count_into
 from course_lib.ranks.forwarded import count_rows_into, rows_in
+from course_lib.ranks.killed import stand_still_in
 from course_lib.ranks.member import blank_main, free_port
 from course_lib.ranks.remembered import remember_into
 from course_lib.ranks.saved import Saved
@@ -35,6 +36,7 @@ from course_lib.ranks.wire import RankEnd
 _HERE = "127.0.0.1"
 _OWN = ("RANK", "LOCAL_RANK")
 _AFTER_A_FAILURE_S = 1.0  # for the others to end as well; then they only wait for the one that failed
+_LOOK_S = 0.01  # how often whether all stand where they are to be killed
 
 
 class Ended(NamedTuple):
@@ -51,10 +53,13 @@ class Ended(NamedTuple):
     waits: tuple[float, ...] = ()  # when each wait for a call came back
 
 
-def run_script(text: str, world_size: int, *, timeout: float, argument: str = "", saved: bool = False) -> list[Ended]:
+def run_script(
+    text: str, world_size: int, *, timeout: float, argument: str = "", saved: bool = False, killed_in: int = 0
+) -> list[Ended]:
     """Run a script on so many processes, `timeout` seconds at most; what still runs then is ended.
 
-    `argument` is what stands behind the script's name on the command line; `saved` asks what autograd keeps.
+    `argument` is what stands behind the script's name on the command line; `saved` asks what autograd keeps. When all
+    that run have called `sys.audit("train.step", killed_in)`, they are killed, and none of them has gone any further.
 
     Raises: OSError in four parts if the system refuses.
     """
@@ -69,7 +74,7 @@ def run_script(text: str, world_size: int, *, timeout: float, argument: str = ""
     processes = [
         context.Process(
             target=_take_part,
-            args=(str(folder), argument, rank, wire, port, shared | dict.fromkeys(_OWN, str(rank)), saved),
+            args=(str(folder), argument, rank, wire, port, shared | dict.fromkeys(_OWN, str(rank)), saved, killed_in),
         )
         for rank, (_, wire) in enumerate(wires)
     ]
@@ -77,7 +82,9 @@ def run_script(text: str, world_size: int, *, timeout: float, argument: str = ""
         with server.refusals_told(), blank_main():
             for process in processes:
                 process.start()
-        _wait(processes, timeout)
+        if _wait(processes, timeout, [folder / f"{rank}.there" for rank in range(world_size)] if killed_in else ()):
+            for process in processes:
+                _end(process)
         statuses = [process.exitcode for process in processes]
     finally:
         for process in processes:
@@ -101,7 +108,14 @@ def run_script(text: str, world_size: int, *, timeout: float, argument: str = ""
 
 
 def _take_part(
-    folder: str, argument: str, rank: int, wire: socket.socket, port: int, environment: dict[str, str], saved: bool
+    folder: str,
+    argument: str,
+    rank: int,
+    wire: socket.socket,
+    port: int,
+    environment: dict[str, str],
+    saved: bool,
+    killed_in: int,
 ) -> None:
     """The process of one rank, which ends with the notebook as a rank of the pool does."""
     server.forget_fork_server()
@@ -121,6 +135,8 @@ def _take_part(
     sys.argv = ["script.py", *filter(None, [argument])]
     store = _open_store(port) if rank == 0 else None  # noqa: F841  it is there as long as this name holds it
     book = Saved()
+    if killed_in:
+        stand_still_in(killed_in, Path(f"{folder}/{rank}.there"))
     try:
         with book.hooks() if saved else nullcontext():
             runpy.run_path(f"{folder}/script.py", run_name="__main__")
@@ -137,15 +153,21 @@ def _open_store(port: int) -> object:
     return TCPStore(_HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def _wait(processes: Sequence[BaseProcess], timeout: float) -> None:
-    """Until all have ended, or the time is over, or one has failed and the others do not end either."""
+def _wait(processes: Sequence[BaseProcess], timeout: float, there: Sequence[Path] = ()) -> bool:
+    """Until all have ended, or the time is over, or one has failed and the others do not end either.
+
+    With files that say so, until each that runs stands where it is to be killed, which is told.
+    """
     deadline = time.monotonic() + timeout
     while running := [process.sentinel for process in processes if process.is_alive()]:
+        if there and all(mark.exists() for mark, one in zip(there, processes, strict=True) if one.is_alive()):
+            return True
         if any(process.exitcode for process in processes):
             deadline = min(deadline, time.monotonic() + _AFTER_A_FAILURE_S)
         if (left := deadline - time.monotonic()) <= 0:
-            return
-        connection.wait(running, left)
+            return False
+        connection.wait(running, min(left, _LOOK_S) if there else left)
+    return False
 
 
 def _end(process: BaseProcess) -> None:

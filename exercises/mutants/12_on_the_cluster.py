@@ -71,20 +71,45 @@ WRONG["12.3", "groups"] = {
 
 # 12.4 ------------------------------------------------------------------------------------------------------------
 
-MOST, KIND = "return exposed_us, max(exposed_us, key=exposed_us.get)", 'r"ncclDevKernel_([A-Za-z]+)"'
+KIND, GAP = '"ncclDevKernel_([A-Za-z]+)"', "total += time - before"
+SHOWN, ALONE = "print(path.name, name, round(found[name], 1))", ' and running["computing"] == 0'
+KERNELS, LARGEST, EDGES = 'event["cat"] != "kernel"', "key=found.get", "sorted(mine + computing)"
 
 WRONG["12.4", "plain"] = {
-    "returned dict, not two things: a dict of microseconds, and a name": {MOST: "return exposed_us"},
-    "returned float in first place, not a dict of microseconds": {
-        MOST: "return sum(exposed_us.values()), max(exposed_us, key=exposed_us.get)"
+    "it prints 3 lines, and none begins with ddp_rank0.json, a name and a number": {
+        'glob("*.json")': 'glob("f*.json")'
     },
-    "the names are AllGather_RING_LL": {KIND: 'r"ncclDevKernel_(\\w+)"'},
-    "is exposed for": {"total += time - before": "total += (time - before) / 1000"},
-    "is not the name under which most of them stand": {"max(exposed_us": "min(exposed_us"},
-    "that is all time of the collectives": {' and running["computing"] == 0': ""},
+    "it prints 4 lines, and none begins with fsdp_rank0.json": {SHOWN: SHOWN.replace("path.name, ", "")},
+    "the names in fsdp_rank0.json are AllGather_RING_LL": {KIND: '"ncclDevKernel_([^(]+)"'},
+    "prints two lines for AllReduce": {SHOWN: f"{SHOWN}\n            {SHOWN}"},
+    "us are right: those are milliseconds": {GAP: "total += (time - before) / 1000", "[name], 1)": "[name], 4)"},
+    "and of AllReduce more are exposed": {", reverse=True": ""},
+    "but in fsdp_rank0.json the names stand as AllReduce, ": {
+        LARGEST: 'key=lambda name: (name == "AllReduce", -found[name])'
+    },
+    "more are exposed: that is the collective that takes longest. Most of it is hidden": {
+        "    return exposed\n": (
+            "    return {name: exposed[name] for name in sorted(edges, key=lambda name: sum(time * change for "
+            "time, _, change in edges[name]))}\n"
+        ),
+        f"sorted(found, {LARGEST}, reverse=True)": "found",
+    },
+    "that is all time of the collectives": {ALONE: ""},
+    "what the CPU did, or an annotation, is taken for computing": {f" or {KERNELS}": ""},
+    "copies are taken for computing": {KERNELS: 'event["cat"] not in ("kernel", "gpu_memcpy")'},
 }
 WRONG["12.4", "streams"] = {
-    "the names are AllGather, expected AllGather, SendRecv": {KIND: 'r"ncclDevKernel_([A-Za-z]+)_"'},
+    "the names in pipeline.json are AllGather, expected AllGather, SendRecv": {KIND: '"ncclDevKernel_([A-Za-z]+)_"'},
+    "and where two overlap, the time is cut out twice": {
+        ALONE: "",
+        GAP: 'total += (time - before) * (1 - running["computing"])',
+    },
+    "that run at the same time are counted twice": {
+        GAP: f'{GAP.replace("time -", "(time -")}) * running["collective"]'
+    },
+    "another collective is taken for computing": {
+        EDGES: 'sorted(mine + computing + [(t, "computing", c) for n in edges if n != name for t, _, c in edges[n]])'
+    },
 }
 
 # 12.5 ------------------------------------------------------------------------------------------------------------
@@ -180,25 +205,52 @@ HANGS["12.6", "signal"] = {
 # 12.7 ------------------------------------------------------------------------------------------------------------
 
 PLACES = "range(step * batch + rank, (step + 1) * batch, ranks)"
-LOADED = 'torch.load(path)["step"] if second else 0'
+LOADED, LATER, SAVED = 'state["step"] if state else 0', "(self.done > 0)", 'torch.save({"step": step}, path)'
+DUE, TRAINED = 'if rank == 0 and step % task["every"] == 0:', "        train(folder, step, rows)\n"
+SAVES = f"        {DUE}\n            {SAVED}\n"
 
 WRONG["12.7", "elsewhere"] = {
+    "there was no state.pt, though steps 5 and 10 were over. A kill asks nobody": {
+        SAVES: f"    if rank == 0:\n        {SAVED}\n"
+    },
+    "it begins with step 1. When all were killed in step 14, there was no state.pt": {  # whatever is told of the end
+        "    for step, rows": (
+            "    import atexit, signal\n"
+            "    keep = lambda *why: torch.save({'step': step}, path)\n"
+            "    atexit.register(keep)\n"
+            "    signal.signal(signal.SIGTERM, keep)\n"
+            "    try:\n      for step, rows"
+        ),
+        SAVES: "    finally:\n        keep()\n",
+    },
+    "it begins with step 1 again: is state.pt loaded?": {LOADED: "0"},
+    "the last checkpoint is that of step 10. Its weights have not seen the rows of steps 11 to 13, so these are lost": {
+        DUE: "if rank == 0:"
+    },
+    "Its weights have seen the rows of steps 6 to 10, so these are trained on twice": {
+        DUE: 'if rank == 0 and step == task["every"]:'
+    },
+    "the first start, on 2: rank 0 calls train in 15 steps (0, 1, 2,": {"start=done + 1": "start=done"},
+    "rank 0 had ended before step 14, in which all processes were to be killed": {TRAINED: ""},
     "each epoch has the same order: the seed of epoch e is seed + e": {
         'self.task["seed"] + epoch': 'self.task["seed"]'
     },
-    "it begins with the first row again: is the state loaded?": {LOADED: "0"},
+    "it begins with the first row again: does the sampler know where it goes on?": {
+        "range(self.done, self": "range(0, self",
+        "enumerate(make_loader(task, sampler), start=done + 1)": (
+            "zip(range(done + 1, task['steps'] + 1), make_loader(task, sampler))"
+        ),
+    },
     "some by several ranks": {PLACES: "range(step * batch, step * batch + batch // ranks)"},
-    "the second start has read 20, 20, 20, 20 steps on its ranks, and 13 are due": {LOADED: "0 * task['stop']"},
-    "it begins at row 40, and 56 had been read: whose rows does the state count?": {
-        LOADED: '(torch.load(path)["step"] if second else 0)',
-        PLACES: "range(step * batch + rank - 16 * (self.first > 0), (step + 1) * batch - 16 * (self.first > 0), ranks)",
+    "it begins at row 64, and 80 had been read: whose rows does the state count?": {
+        PLACES: f"range(step * batch + rank - 16 * {LATER}, (step + 1) * batch - 16 * {LATER}, ranks)",
     },
     "it begins with its epoch again": {
-        PLACES: "range((step - self.first) * batch + 50 * (self.first > 0) + rank, "
-        "(step - self.first + 1) * batch + 50 * (self.first > 0), ranks)"
+        PLACES: f"range((step - self.done) * batch + 50 * {LATER} + rank, "
+        f"(step - self.done + 1) * batch + 50 * {LATER}, ranks)"
     },
     "it begins a step too early, and reads the last one once more": {
-        PLACES: "range((step - (self.first > 0)) * batch + rank, (step + 1 - (self.first > 0)) * batch, ranks)"
+        PLACES: f"range((step - {LATER}) * batch + rank, (step + 1 - {LATER}) * batch, ranks)"
     },
     "the rows that are left when an epoch ends are dropped": {
         'batch = self.task["rows"], self.task["batch"]': 'batch = self.task["rows"] // 8 * 8, self.task["batch"]'
@@ -206,13 +258,16 @@ WRONG["12.7", "elsewhere"] = {
     "state.pt holds 50 numbers, and 10 are enough": {
         '{"step": step}': '{"step": step, "order": sampler.order(0)[:49]}'
     },
-    "there is no first0.pt in the folder": {"'second' if second else 'first'": "'second' if second else 'start'"},
+    "there is no state.pt in the folder": {"/state.pt": "/mine.pt"},
     "rows are lost and": {"place % rows]": "(place + step) % rows]"},
 }
 WRONG["12.7", "ahead"] = {
-    "too far, and the rows between are lost: is that what workers had read ahead": {
+    "so these are lost: is that what workers had read ahead": {
         "            yield [": "            self.drawn = step + 1\n            yield [",
         '{"step": step}': '{"step": sampler.drawn}',
+    },
+    "the last checkpoint is that of step 10. Its weights have not seen the rows of steps 11 to 15": {
+        f"{TRAINED}{SAVES}": f"{SAVES}{TRAINED}"
     },
 }
 

@@ -159,8 +159,9 @@ check("12.2", bandwidths, seed=GRADE_SEED)
 # *Write · hard · core · 40 minutes.* **You learn** to find, among many ranks that wait, the one for which they wait.
 #
 # Four GPUs stand still. The **flight recorder** of `torch.distributed` has noted each rank's last collectives, and a thread of yours has
-# written what `_dump_fr_trace()` returns into a file. The files are on your desk. Each is a pickle of a dict with `entries`, the
-# oldest first, and this is one entry:
+# written what `_dump_fr_trace()` returns into a file, one for each rank. Such a file is a pickle, and all of them are read already: your
+# function is given a list with what `pickle.loads` makes of each, a dict. You need only its `entries`, a list with the oldest call first,
+# and this is one entry:
 #
 # ```text
 # {"process_group": ("1", "mesh_tp"),    the group's name, and a description
@@ -245,7 +246,7 @@ check("12.3", find_stray)
 # %% [markdown]
 # ## 12.4
 #
-# *Write · medium · useful · 30 minutes.* **You learn** to ask of a trace which collective makes a step longer. It is rarely the one that takes longest.
+# *Own file · medium · useful · 30 minutes.* **You learn** to ask of a trace which collective makes a step longer. It is rarely the one that takes longest.
 #
 # In 08.11 you profiled a step on CPUs. On a GPU the same `torch.profiler` writes more. There the CPU only launches kernels, and these run
 # later, in **streams**. What counts is what the GPU did. A collective of NCCL is a kernel as well, and it costs a step nothing as long as
@@ -269,27 +270,43 @@ check("12.3", find_stray)
 # collective's name: here `AllGather`. The GPU computes while any other event with `cat` equal to `kernel` runs. Copies do not count,
 # nor does what the CPU did, nor what is called `gpu_user_annotation`. Events come in any order, and those without `"ph": "X"` have no duration.
 #
-# **Target:** for each collective's name the microseconds in which at least one of this name runs and no kernel computes, and the name that
-# has most of them. Two collectives of different names that run at the same time do not hide each other.
-
+# A collective's name is exposed while at least one collective of this name runs and no kernel computes. Two collectives of different
+# names that run at the same time do not hide each other.
+#
+# Write a script that reads traces. Started by `python script.py FOLDER`, it opens every file of the folder whose name ends in `.json`, as
+# `export_chrome_trace` has written it, and prints a line for each collective's name in it: the file, the name, and the exposed
+# microseconds with a digit behind the point. The most exposed name of a file comes first, so you know where to begin.
+#
+# ```text
+# rank3.json ReduceScatter 840.9
+# rank3.json AllGather 76.3
+# ```
+#
+# **Target:** the lines of each file are right, in this order. The script needs nothing but Python's standard library, so it also runs on a
+# cluster's login node. Point it at the traces of your own run.
+#
+# To start it yourself, run `save_script("12.4", exposed)`. It puts two traces beside your file.
 
 # %% nbgrader={"grade": false, "grade_id": "12-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def exposed(events):
-    """Return two things: a dict of microseconds by the collectives' names, and the name with most of them.
+exposed = """
+import json
+import re
+import sys
+from pathlib import Path
 
-    events: a list of dicts, as they stand under "traceEvents".
-    """
-    ### BEGIN SOLUTION
-    edges = {}
-    computing = []
+
+### BEGIN SOLUTION
+def exposed_us(events):
+    # Exposed microseconds by the collectives' names: a walk along all edges, with a count of what is open.
+    edges, computing = {}, []
     for event in events:
         if event["ph"] != "X" or event["cat"] != "kernel":
             continue
-        found = re.match(r"ncclDevKernel_([A-Za-z]+)", event["name"])
+        found = re.match("ncclDevKernel_([A-Za-z]+)", event["name"])
         into = edges.setdefault(found[1], []) if found else computing
         own = "collective" if found else "computing"
         into += [(event["ts"], own, 1), (event["ts"] + event["dur"], own, -1)]
-    exposed_us = {}
+    exposed = {}
     for name, mine in edges.items():
         running, total, before = {"collective": 0, "computing": 0}, 0.0, 0.0
         for time, own, change in sorted(mine + computing):
@@ -297,10 +314,23 @@ def exposed(events):
                 total += time - before
             running[own] += change
             before = time
-        exposed_us[name] = total
-    return exposed_us, max(exposed_us, key=exposed_us.get)
+        exposed[name] = total
+    return exposed
+
+
+### END SOLUTION
+def main(folder):
+    ### BEGIN SOLUTION
+    for path in sorted(Path(folder).glob("*.json")):
+        found = exposed_us(json.loads(path.read_text())["traceEvents"])
+        for name in sorted(found, key=found.get, reverse=True):
+            print(path.name, name, round(found[name], 1))
     ### END SOLUTION
 
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
 
 check("12.4", exposed)
 # hint("12.4")
@@ -523,9 +553,9 @@ check("12.6", survivor)
 #
 # *Own file · medium · core · 40 minutes.* **You learn** to go on in the middle of an epoch, with another number of GPUs, and to lose no row.
 #
-# A run on two GPUs was stopped in the middle of its data, and goes on with four. Its weights come from a checkpoint, as in 07.11. But
-# which rows has it read? If each rank stores the state of its own `DataLoader`, four ranks find two states, and none of them fits. In the
-# lesson 40 of 96 rows were lost this way, and no program complained. Write a sampler that loses none.
+# A run on two GPUs was killed in the middle of its data, and goes on with four. Its weights come from the last checkpoint, as in 07.11.
+# But which rows had it read by then? If each rank stores the state of its own `DataLoader`, four ranks find two states, and none of them fits.
+# In the lesson 40 of 96 rows were lost this way, and no program complained. Write a sampler that loses none.
 #
 # The check starts your script **twice**, the second time on another number of processes. Both get the same folder as an argument. In it lies
 # `task.pt`, a dict:
@@ -535,22 +565,27 @@ check("12.6", survivor)
 # | `rows` | how many rows there are, with the numbers 0 to `rows` - 1; this is no multiple of `batch` |
 # | `seed` | epoch e has the order `torch.randperm(rows, generator=torch.Generator().manual_seed(seed + e))`, e counts from 0 |
 # | `batch` | rows of a step on all ranks together, the same in both starts |
-# | `stop` | so many steps the first start makes |
-# | `steps` | so many the run makes in all: the second start makes the rest |
+# | `every` | after each step whose number this divides there is a checkpoint; of it, you write what concerns the data |
+# | `steps` | so many steps the run makes in all; they count from 1 |
 # | `workers` | so many workers each rank's `DataLoader` has; they read ahead. `make_loader` makes it |
 #
 # All epochs behind each other make one long order, and each step takes its next `batch` rows, also where an epoch ends in the middle of
 # them. The ranks share these evenly, in whichever way.
 
 # %% [markdown]
-# In each step a rank notes the numbers of the rows that it has got from its loader. At the end it saves a list with one list for each step,
-# in the first start as `first0.pt` on rank 0, `first1.pt` on rank 1 and so on, and in the second as `second0.pt` and so on. Between
-# them rank 0 saves the run's state as `state.pt`, at most ten numbers; where this file is, a start is the second one.
+# Every rank calls `train` for each of its steps, with the step's number and the rows that it has got from its loader. In the first start **the
+# check kills all processes in the middle of such a step**, by SIGKILL, and does not say in which one. So no handler runs, no `finally`, and
+# nothing is saved any more.
 #
-# **Target:** in every step, all ranks together read just the rows that one process would have read that had never stopped. In the
-# first case there are no workers, in the second case two.
+# What the second start needs has to be there before. After each step that `every` divides, when a run saves its weights, rank 0 saves the
+# state of the data as `state.pt`, at most ten numbers. A start that finds this file goes on from there. Steps that were made after
+# the last checkpoint are undone in the weights, so their rows are read again, and no others. No kill falls into your saving, as it did in 12.6.
 #
-# To start it yourself, run `save_script("12.7", resumed_rows)`.
+# **Target:** in every step of both starts, all ranks together read just the rows that one process would have read in it that was never killed,
+# and the second start begins with the step after the last checkpoint. In the first case there are no workers, in the second case two.
+#
+# To start it yourself, run `save_script("12.7", resumed_rows)`. Nobody kills it then, so let `train` do it in step 12, with
+# `os.kill(os.getpid(), 9)`. Take this line out again before you start the file on 4.
 
 # %% nbgrader={"grade": false, "grade_id": "12-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 resumed_rows = """
@@ -582,11 +617,19 @@ def make_loader(task, sampler):
     return DataLoader(rows, batch_sampler=sampler, num_workers=workers, multiprocessing_context=context)
 
 
+def train(folder, step, rows):
+    # One step, which only notes this rank's rows. By sys.audit the check sees in which step it is.
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    with open(f"{folder}/rank{rank}_of_{ranks}.txt", "a") as notes:
+        print(step, *map(int, rows), file=notes)
+    sys.audit("train.step", step)
+
+
 ### BEGIN SOLUTION
 class Sampler:
     # This rank's rows of each step, from a step on.
-    def __init__(self, task, first, last):
-        self.task, self.first, self.last = task, first, last
+    def __init__(self, task, done):
+        self.task, self.done = task, done
 
     def order(self, epoch):
         dice = torch.Generator().manual_seed(self.task["seed"] + epoch)
@@ -595,7 +638,7 @@ class Sampler:
     def __iter__(self):
         rows, batch = self.task["rows"], self.task["batch"]
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        for step in range(self.first, self.last):
+        for step in range(self.done, self.task["steps"]):
             places = range(step * batch + rank, (step + 1) * batch, ranks)
             yield [self.order(place // rows)[place % rows] for place in places]
 
@@ -604,20 +647,15 @@ class Sampler:
 def main(folder):
     dist.init_process_group("gloo")
     rank, task, path = dist.get_rank(), torch.load(f"{folder}/task.pt"), f"{folder}/state.pt"
-    second = os.path.exists(path)
-    dist.barrier()  # rank 0 saves it only after all have looked
+    state = torch.load(path) if os.path.exists(path) else None
+    dist.barrier()  # rank 0 saves a new one only after all have looked
     ### BEGIN SOLUTION
-    step = torch.load(path)["step"] if second else 0
-    sampler = Sampler(task, step, task["steps"])
-    read = []
-    for rows in make_loader(task, sampler):
-        read.append(rows.tolist())
-        step += 1
-        if not second and step == task["stop"]:
-            break
-    if rank == 0 and not second:
-        torch.save({"step": step}, path)
-    torch.save(read, f"{folder}/{'second' if second else 'first'}{rank}.pt")
+    done = state["step"] if state else 0
+    sampler = Sampler(task, done)
+    for step, rows in enumerate(make_loader(task, sampler), start=done + 1):
+        train(folder, step, rows)
+        if rank == 0 and step % task["every"] == 0:
+            torch.save({"step": step}, path)
     ### END SOLUTION
     dist.barrier()
     dist.destroy_process_group()
@@ -714,7 +752,7 @@ check("12.8", watchdog)
 # %% [markdown]
 # ## 12.9
 #
-# *Find the bug · medium · core · 30 minutes.* **You learn** to find by tools why a run stands still, before you read its code.
+# *Own file · medium · core · 30 minutes.* **You learn** to find by tools why a run stands still, before you read its code.
 #
 # A colleague writes: "For months it ran under DDP. Since I use `fully_shard` it stands still, always after the second step. The GPUs are
 # busy, there is no error, and the loss was fine." Here is the script.
@@ -938,5 +976,5 @@ check("12.10", reasons, seed=GRADE_SEED)
 # ## Where this leads
 #
 # You can say who a process is, what its wires should carry, for whom a job waits, what its steps pay for, how fast it is, and how it survives a
-# kill. Take the files with you: `find_stray`, `exposed` and `speed` read what any cluster writes, and the sampler, the checkpoints and
-# the watchdog belong into every training loop that runs for longer than a day.
+# kill. Take the files with you: `find_stray` and the script of 12.4 read what PyTorch writes on any cluster, and the sampler, the
+# checkpoints and the watchdog belong into every training loop that runs for longer than a day.

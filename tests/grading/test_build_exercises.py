@@ -10,6 +10,7 @@ import pytest
 from course_lib.checks.kit import registry
 from course_lib.checks.kit.formula import FormulaExercise
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.script import ScriptExercise
 from tools import exercise_facts
 from tools.build_exercises import EXERCISES, all_drift
 from tools.exercise_text import learner_copy, read_master, solution_copy, stub
@@ -78,7 +79,8 @@ def test_functions_are_graded_with_other_inputs_as_well(exercise):
     if isinstance(spec, FormulaExercise):
         assert len(again) == len(spec.levels)
     else:
-        assert len(again) == (isinstance(spec, ProbeExercise) or getattr(spec, "task", None) is not None)
+        script = isinstance(spec, ScriptExercise) and (spec.task is not None or spec.alone)
+        assert len(again) == (isinstance(spec, ProbeExercise) or script)
 
 
 def test_graded_cells_say_what_they_are_and_import_grade_afresh(master):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
@@ -207,3 +208,42 @@ torch.nn.CrossEntropyLoss()(model[0](torch.ones(5, 2, 4)).mean(1), torch.ones(5)
 
 def test_the_rows_of_each_forward_that_learns_are_those_of_the_layer_that_is_given_most():
     assert run_script(ROWS, 1, timeout=200)[0].rows == (3, 2, 2, 0, 10)
+
+
+DIES = """
+import os, subprocess, sys, time
+folder, rank = sys.argv[1], os.environ["RANK"]
+beside = subprocess.Popen(["sleep", "600"])
+print(beside.pid)
+try:
+    for step in range(1, 5):
+        time.sleep(0.2 * int(rank))
+        print("step", step)
+        sys.audit("train.step", step)
+finally:
+    open(f"{folder}/ended{rank}", "w").close()
+"""
+
+
+def test_all_are_killed_in_the_same_step_with_what_they_have_started_and_are_told_nothing(tmp_path):
+    ended = run_script(DIES, 3, timeout=200, argument=str(tmp_path), killed_in=3)
+    assert [one.status for one in ended] == [-signal.SIGKILL] * 3 and not list(tmp_path.iterdir())
+    for one in ended:
+        beside, *steps = one.printed.splitlines()
+        assert steps == ["step 1", "step 2", "step 3"]
+        with pytest.raises(ProcessLookupError):  # killed, and waited for by whoever has adopted it
+            while True:
+                os.kill(int(beside), 0)
+                time.sleep(0.01)
+
+
+def test_nobody_watches_a_step_if_it_is_not_asked_for():
+    ended = run_script("import sys; sys.audit('train.step', 3)", 2, timeout=200)
+    assert [one.status for one in ended] == [0, 0]
+
+
+def test_who_ends_before_the_step_is_not_killed_and_the_others_do_not_wait_for_it():
+    early = "import os, sys; os.environ['RANK'] == '1' and sys.audit('train.step', 3); sys.exit(0)"
+    started = time.monotonic()
+    ended = run_script(early, 2, timeout=200, killed_in=3)
+    assert [one.status for one in ended] == [0, -signal.SIGKILL] and time.monotonic() - started < at_most(30)

@@ -24,9 +24,9 @@ def save_script(exercise: str, script: str, *, seed: int = 0) -> None:
     folder = Path(f"own-{exercise}")
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(script, encoding="utf-8")
-    argument = ""
+    beside = spec.beside(case, seed)
     if spec.task is not None:
         torch.save(spec.task(case, seed), folder / TASK)
-        lay_down(spec.beside(case, seed), folder)
-        argument = f" {folder}"
-    print(f"In a terminal: torchrun --standalone --nproc-per-node {case.world_size} {folder}/script.py{argument}")
+    lay_down(beside, folder)
+    start = "python" if spec.alone else f"torchrun --standalone --nproc-per-node {case.world_size}"
+    print(f"In a terminal: {start} {folder}/script.py" + f" {folder}" * bool(beside or spec.task))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class Ran:
     task: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, str] = field(default_factory=dict)  # texts of other files that lay in the folder
     folder: Path = Path()
+    left: tuple[frozenset[str], ...] = ()  # what lay in the folder after each start
+    killed_in: int = 0  # the step in which the first start was killed
 
     @property
     def ended(self) -> tuple[Ended, ...]:
@@ -92,6 +95,9 @@ class ScriptExercise:
     beside: Callable[[Any, int], Mapping[str, str]] = lambda case, seed: {}  # texts of files that lie beside its task
     saved: bool = False  # whether it is judged by what autograd keeps for backward, too
     errors: Mapping[str, str] = field(default_factory=dict)  # by a piece of PyTorch's own: what it comes from here
+    killed_in: Callable[[Any, int], int] = lambda case, seed: 0  # in this step all processes of the first start die
+    between: Callable[[Any, Ran], str | None] = lambda case, ran: None  # a verdict on each start alone, before the next
+    alone: bool = False  # whether it is started by python, without torchrun
 
 
 def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed: int, timeout: float) -> str | None:
@@ -108,19 +114,34 @@ def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed:
 
 def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, seed: int, timeout: float) -> str | None:
     task = exercise.task(case, seed) if exercise.task else None
-    beside = exercise.beside(case, seed)
+    beside, killed_in = exercise.beside(case, seed), exercise.killed_in(case, seed)
     lay_down(beside, folder)
-    starts: list[tuple[Ended, ...]] = []
+    starts, left = list[tuple[Ended, ...]](), list[frozenset[str]]()
     for world_size in filter(None, (case.world_size, getattr(case, "then", 0))):
-        ran = start_once(text, world_size, folder, task, timeout=timeout, saved=exercise.saved)
+        ran = start_once(
+            text,
+            world_size,
+            folder,
+            task,
+            timeout=timeout,
+            saved=exercise.saved,
+            beside=bool(beside),
+            killed_in=0 if starts else killed_in,
+        )
         if isinstance(ran, str):
             if f"NotImplementedError: Exercise {exercise.key}" in ran:
                 return NOT_YET
             ran += next((f"; {cause}" for error, cause in exercise.errors.items() if error in ran), "")
             return f"the start on {world_size}: {ran}" if starts else ran
         starts += ran.starts
+        left.append(frozenset(path.name for path in folder.iterdir()))
+        became = Ran(
+            starts=tuple(starts), task=task or {}, beside=beside, folder=folder, left=tuple(left), killed_in=killed_in
+        )
+        if reason := exercise.between(case, became):
+            return reason
     try:
-        reason = exercise.verdict(case, Ran(starts=tuple(starts), task=task or {}, beside=beside, folder=folder))
+        reason = exercise.verdict(case, became)
         return reason and reason + outside_of_a_group(starts[-1])
     except Unreadable as error:
         return str(error)
@@ -140,14 +161,32 @@ def start_once(
     *,
     timeout: float,
     saved: bool = False,
+    beside: bool = False,
+    killed_in: int = 0,
 ) -> Ran | str:
-    """Start a script once, its task in the folder that it is given, if it has one; a text says why it ended badly."""
+    """Start a script once, its task in the folder that it is given, if it has one; a text says why it ended badly.
+
+    `beside`: it is given the folder in any case, for what else lies there. `killed_in`: to be killed is its good end.
+    """
     if task is not None:
         torch.save(task, folder / TASK)
-    ended = run_script(text, world_size, timeout=timeout, argument="" if task is None else str(folder), saved=saved)
-    if bad := _ended_badly(ended, timeout):
+    argument = str(folder) if beside or task is not None else ""
+    ended = run_script(text, world_size, timeout=timeout, argument=argument, saved=saved, killed_in=killed_in)
+    if bad := _not_killed(ended, killed_in, timeout) if killed_in else _ended_badly(ended, timeout):
         return bad + outside_of_a_group(ended)
     return Ran(starts=(tuple(ended),), task=task or {}, folder=folder)
+
+
+def _not_killed(ended: Sequence[Ended], step: int, timeout: float) -> str | None:
+    """Why a start has not come to the step in which all of its processes were to be killed."""
+    killed = [one.status == -signal.SIGKILL for one in ended]
+    others = [one._replace(status=0) if dead else one for one, dead in zip(ended, killed, strict=True)]
+    if all(killed) or (bad := _ended_badly(others, timeout)):
+        return None if all(killed) else bad
+    return (
+        f"rank {killed.index(False)} had ended before step {step}, in which all processes were to be killed: does each "
+        "of them call train in every step, and count the steps from 1?"
+    )
 
 
 def _ended_badly(ended: Sequence[Ended], timeout: float) -> str | None:

@@ -171,7 +171,7 @@ def _whole(case: Start, ran: Ran, evaluations: int) -> str | None:
 
 _EVALUATED = ScriptExercise(
     key="12.9",
-    title="find the bug: it stands still after the second step",
+    title="mend a run that stands still after its second step",
     task=_task,
     verdict=_verdict,
     levels={

@@ -1,9 +1,15 @@
-"""12.7: a run that stops in the middle of its data and goes on with other processes: no row lost, none read twice."""
+"""12.7: a run that is killed in the middle of its data and goes on with other processes: no row is lost.
+
+It is killed while each rank stands in the same step of its own, as `ranks.killed` does it, so the same rows were read
+and the same files are whole each time. The step is drawn, and the script is not told.
+"""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -14,15 +20,43 @@ from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
 
-_ROWS, _BATCH, _STOP, _STEPS = 50, 8, 7, 20  # an epoch ends in the middle of a batch
+_ROWS, _BATCH, _STEPS = 50, 8, 20  # an epoch ends in the middle of a batch
+_EVERY = (5, 6)
 _MOST = 10  # numbers of a state
+_AHEAD = 4  # batches that two workers have read ahead
 _Steps = list[list[int]]
+_Notes = dict[int, list[int]]  # the rows of one rank, by step
 
 
-def _task(case: Start, seed: int) -> dict[str, Any]:
-    workers = 2 if case.look else 0
-    stop = _STOP + seed % 2
-    return {"rows": _ROWS, "seed": 1021 * seed + 53, "batch": _BATCH, "workers": workers, "stop": stop, "steps": _STEPS}
+@dataclass(frozen=True, kw_only=True)
+class _Killed(Start):
+    """Killed once; `due`: in a step after which a checkpoint would have been due."""
+
+    due: bool = False
+
+    def __str__(self) -> str:
+        return f"{plural(self.world_size, 'process')}, killed, then {self.then}"
+
+    def every(self, seed: int) -> int:
+        """Steps from one checkpoint to the next."""
+        return random.Random(f"every {seed}").choice(_EVERY)
+
+    def killed_in(self, seed: int) -> int:
+        """After two checkpoints, in the second epoch; at least one step is undone which was over."""
+        every = self.every(seed)
+        return 3 * every if self.due else 2 * every + random.Random(f"killed {seed}").randrange(2, every)
+
+
+def _task(case: _Killed, seed: int) -> dict[str, Any]:
+    workers, every = 2 if case.look else 0, case.every(seed)
+    return {
+        "rows": _ROWS,
+        "seed": 1021 * seed + 53,
+        "batch": _BATCH,
+        "workers": workers,
+        "every": every,
+        "steps": _STEPS,
+    }
 
 
 def _order(task: Mapping[str, Any], *, first: int = 0, epoch: int = 1, whole: bool = False) -> _Steps:
@@ -38,41 +72,76 @@ def _order(task: Mapping[str, Any], *, first: int = 0, epoch: int = 1, whole: bo
     return [found[step * batch : (step + 1) * batch] for step in range(first, first + task["steps"])]
 
 
-def _verdict(case: Start, ran: Ran) -> str | None:
-    """The first start, then the second one, then what was kept between them."""
-    task = dict(ran.task)
-    due = _order(task)
-    for name, ranks, first, end in (
-        ("first", case.world_size, 0, task["stop"]),
-        ("second", case.then, task["stop"], task["steps"]),
-    ):
-        found = _steps(ran, name, ranks)
-        if isinstance(found, str):
-            return found
-        together = [sorted(row for rows in step for row in rows) for step in zip(*found, strict=False)]
-        if {len(mine) for mine in found} != {end - first}:
-            counts = ", ".join(str(len(mine)) for mine in found)
-            why = _instead(task, together, first) if together else ""
-            return f"the {name} start has read {counts} steps on its ranks, and {end - first} are due on each" + (
-                f"; {why}" if why else ""
-            )
-        if reason := _wrong_rows(task, together, due, first):
-            return f"the {name} start, on {ranks}: {reason}"
-        if uneven := [rank for rank, mine in enumerate(found) if {len(rows) for rows in mine} != {_BATCH // ranks}]:
-            return f"the {name} start: rank {uneven[0]} does not read {_BATCH // ranks} rows in each step: cut evenly"
+def _verdict(case: _Killed, ran: Ran) -> str | None:
+    """What is kept; the rows of each start were looked at before."""
     return _large(ran.saved("state.pt"))
 
 
-def _steps(ran: Ran, name: str, ranks: int) -> list[_Steps] | str:
-    """What each rank has read, step by step."""
-    found = []
-    for rank in range(ranks):
-        mine = ran.saved(f"{name}{rank}.pt")
-        mine = mine.tolist() if isinstance(mine, Tensor) else mine
-        if not isinstance(mine, list) or not all(isinstance(rows, list | tuple | Tensor) for rows in mine):
-            return f"{name}{rank}.pt is to hold a list with the rows of each step"
-        found.append([[int(row) for row in rows] for rows in mine])
+def _wrong_start(case: _Killed, ran: Ran) -> str | None:
+    """The rows of the last start: the first one is judged before there is a second."""
+    task, second = dict(ran.task), len(ran.starts) > 1
+    ranks, end = (case.then, task["steps"]) if second else (case.world_size, ran.killed_in)
+    first = _kept(task, ran.killed_in) if second else 0
+    where = f"the {'second' if second else 'first'} start, on {ranks}: "
+    found = [_notes(ran, rank, ranks) for rank in range(ranks)]
+    if reason := (_wrong_begin(found[0], first, ran) if second else None) or _wrong_steps(found, first, end):
+        return where + reason
+    together = [sorted(row for mine in found for row in mine[step]) for step in range(first + 1, end + 1)]
+    if reason := _wrong_rows(task, together, _order(task), first):
+        return where + reason
+    even = _BATCH // ranks
+    if uneven := [rank for rank, mine in enumerate(found) if {len(rows) for rows in mine.values()} != {even}]:
+        return f"{where}rank {uneven[0]} does not read {even} rows in each step: cut evenly"
+    return None
+
+
+def _kept(task: Mapping[str, Any], killed_in: int) -> int:
+    """The step of the last checkpoint."""
+    every: int = task["every"]
+    return (killed_in - 1) // every * every
+
+
+def _notes(ran: Ran, rank: int, ranks: int) -> _Notes:
+    """What `train` has written; a step that is there twice has the rows of both."""
+    path, found = ran.folder / f"rank{rank}_of_{ranks}.txt", _Notes()
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        step, *rows = map(int, line.split())
+        found.setdefault(step, []).extend(rows)
     return found
+
+
+def _wrong_begin(mine: _Notes, kept: int, ran: Ran) -> str | None:
+    """What the second start makes of the first one's end."""
+    begin, every = next(iter(mine), kept + 1), ran.task["every"]
+    if begin == kept + 1:
+        return None
+    if "state.pt" not in ran.left[0]:
+        return (
+            f"it begins with step {begin}. When all were killed in step {ran.killed_in}, there was no state.pt, though "
+            f"steps {every} and {2 * every} were over. A kill asks nobody, so what waits for the end is never saved"
+        )
+    if begin == 1:
+        return "it begins with step 1 again: is state.pt loaded?"
+    where = f"it begins with step {begin}, and the last checkpoint is that of step {kept}. Its weights have"
+    if begin <= kept:
+        return f"{where} seen the rows of {_span(begin, kept)}, so these are trained on twice"
+    ahead = ran.task["workers"] and begin == kept + 1 + _AHEAD
+    return f"{where} not seen the rows of {_span(kept + 1, begin - 1)}, so these are lost" + (
+        ": is that what workers had read ahead, where what was trained on counts?" * ahead
+    )
+
+
+def _span(first: int, last: int) -> str:
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _wrong_steps(found: Sequence[_Notes], first: int, end: int) -> str | None:
+    """By their numbers alone: whether each rank makes each step that is due."""
+    for rank, mine in enumerate(found):
+        if list(mine) != list(range(first + 1, end + 1)):
+            made = f" ({', '.join(map(str, mine))})" if mine else ""
+            return f"rank {rank} calls train in {plural(len(mine), 'step')}{made}, and {_span(first + 1, end)} are due"
+    return None
 
 
 def _wrong_rows(task: Mapping[str, Any], found: _Steps, due: _Steps, first: int) -> str | None:
@@ -111,7 +180,7 @@ def _instead(task: Mapping[str, Any], found: _Steps, first: int) -> str:
         ),
     ]
     if first:
-        ways.append(("it begins with the first row again: is the state loaded?", _order(task)))
+        ways.append(("it begins with the first row again: does the sampler know where it goes on?", _order(task)))
         ways.append(("it begins with its epoch again", _from(task, before)))
         ways += [
             (
@@ -163,16 +232,18 @@ _SAMPLED = ScriptExercise(
     title="your own sampler that goes on elsewhere",
     task=_task,
     verdict=_verdict,
+    between=_wrong_start,
+    killed_in=lambda case, seed: case.killed_in(seed),
     levels={
         "elsewhere": Level(
             points=3,
-            cases=(Start(world_size=2, then=4),),
-            praise="stopped on 2 processes and gone on with 4: no row is lost, none is read twice",
+            cases=(_Killed(world_size=2, then=4),),
+            praise="killed on 2 processes and gone on with 4: no row is lost, and only what was undone is read again",
         ),
         "ahead": Level(
             points=2,
             again=True,
-            cases=(Start(world_size=4, then=2, look="ahead"),),
+            cases=(_Killed(world_size=4, then=2, look="ahead", due=True),),
             praise="and from 4 to 2, while workers read ahead",
         ),
     },
@@ -184,6 +255,6 @@ _SAMPLED = ScriptExercise(
         "A batch may reach into the next epoch. So think of one endless order, that is made epoch by epoch, and let "
         "divmod(place, rows) say in which epoch a place is, and where.",
         "Workers ask a sampler for batches long before they are trained on. So the sampler must not say how far the "
-        "run is: count steps where the rows arrive, in the loop.",
+        "run is: count steps where the rows arrive, in the loop, and save there, since a kill leaves no time to.",
     ),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 COLLECTIVE = "ncclDevKernel_"
 _NAMES = {
@@ -22,42 +23,31 @@ _COMPUTE = (
 _COMPUTING, _BESIDE = 7, 11  # streams
 
 
-class Trace(NamedTuple):
-    """What stands under `traceEvents`."""
-
-    events: list[dict[str, Any]]
-
-    def __str__(self) -> str:
-        return ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
     """What is in a trace: which collectives, and whether things run at the same time that one might take for one."""
 
-    text: str
+    file: str
     kinds: tuple[str, ...]
     beside: bool = False  # kernels of a second stream, some of them inside of others
     together: bool = False  # two collectives at the same time, of two kinds and of one
-    world_size: int = 1
 
-    def __str__(self) -> str:
-        return self.text
-
-    def traces(self, seed: int) -> list[Trace]:
-        """One."""
-        draw = random.Random(f"{seed} {self.text}")
+    def written(self, seed: int) -> str:
+        """The text of the file as export_chrome_trace writes it."""
+        draw = random.Random(f"{seed} {self.file}")
         events, now = [_event("ProfilerStep#4", "user_annotation", 0, 9e4, thread=1)], 100.0
         for number in range(8):
             kind = self.kinds[number % len(self.kinds)]
             # The first kind takes longest and is nearly hidden; the last one is short, and nothing hides it.
             hidden = kind == self.kinds[0]
-            length, covered = draw.uniform(900, 1300) if hidden else draw.uniform(150, 300), draw.uniform(0.8, 0.95)
-            covered = covered if hidden else draw.uniform(0.05, 0.2) if kind == self.kinds[-1] else 0.7
+            bare = kind == self.kinds[-1]
+            length = draw.uniform(900, 1300) if hidden else draw.uniform(220, 300)
+            covered = draw.uniform(0.93, 0.98) if hidden else draw.uniform(0.05, 0.2) if bare else 0.7
             events += self._part(draw, kind, now, length, covered)
             now += length + 200 + draw.uniform(5, 60)
         draw.shuffle(events)
-        return [Trace(events)]
+        group = {"backend": "nccl", "rank": 0, "world_size": 8}
+        return json.dumps({"schemaVersion": 1, "distributedInfo": group, "traceEvents": events}, indent=1)
 
     def _part(
         self, draw: random.Random, kind: str, start: float, length: float, covered: float

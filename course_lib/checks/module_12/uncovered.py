@@ -1,67 +1,115 @@
-"""12.4: how many microseconds of each collective are exposed in a GPU's trace, and of which most."""
+"""12.4: how many microseconds of each collective are exposed in a GPU's traces, read by a script of one's own."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isclose
+from pathlib import Path
 from typing import Any
 
-from course_lib.checks.kit.asked import asked_exercise
-from course_lib.checks.kit.said import wrong_kind
+from course_lib.checks.kit.said import plural
+from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.traces import Event, union
-from course_lib.checks.module_12.traced import COLLECTIVE, Trace, TracedStep
+from course_lib.checks.module_12.traced import COLLECTIVE, TracedStep
 from course_lib.gauges.exposed import length, without
-from course_lib.verify.numbers import number_of
 
 _KIND = re.compile(COLLECTIVE + r"([A-Za-z]+)")
-_Found = tuple[dict[str, float], str]
+_LINE = re.compile(r"^(\S+\.json):? +(\S+) +(-?\d\S*)", re.MULTILINE)
+_FSDP = ("AllGather", "ReduceScatter", "AllReduce")
+_Found = dict[str, float]  # microseconds by the collective's name, the most exposed one first
 
 
-def _use(answer: Callable[..., Any], trace: Trace) -> _Found | str:
-    """Runs on a rank; a text says what came instead."""
-    found = answer(trace.events)
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        return wrong_kind(type(found).__name__, "two things: a dict of microseconds, and a name")
-    by_name, most = found
-    if not isinstance(by_name, Mapping):
-        return f"returned {type(by_name).__name__} in first place, not a dict of microseconds"
-    numbers = {str(name): number_of(number) for name, number in by_name.items()}
-    if strange := [name for name, number in numbers.items() if number is None]:
-        return f"under {strange[0]!r} stands no number"
-    return {name: float(number) for name, number in numbers.items() if number is not None}, str(most)
+@dataclass(frozen=True, kw_only=True)
+class _Traces(Start):
+    """The traces that lie in the folder."""
+
+    text: str
+    steps: tuple[TracedStep, ...]
+
+    def __str__(self) -> str:
+        return self.text
 
 
-def _judge(trace: Trace, found: _Found | str) -> str | None:
-    if isinstance(found, str):
-        return found
-    (numbers, most), (right, name) = found, _exposed(trace.events)
-    if numbers.keys() != right.keys():
-        return f"the names are {', '.join(sorted(numbers)) or 'none'}, expected {', '.join(sorted(right))}"
-    for kind, want in right.items():
-        if not isclose(numbers[kind], want, rel_tol=1e-6, abs_tol=0.05):
-            return f"{kind} is exposed for {numbers[kind]:.1f} us there, and {want:.1f} us are right"
-    if most != name:
-        return f"the microseconds are right, but {most!r} is not the name under which most of them stand"
+def _texts(case: _Traces, seed: int) -> dict[str, str]:
+    return {step.file: step.written(seed) for step in case.steps}
+
+
+def _verdict(case: _Traces, ran: Ran) -> str | None:
+    """The names of each trace, then the microseconds, then which stands first; and which mistake gives all of this."""
+    found: dict[str, _Found] = {}
+    for path, name, number in _LINE.findall(ran.ended[0].printed):
+        of_trace = found.setdefault(Path(path).name, {})
+        if name in of_trace:
+            return f"of {Path(path).name} it prints two lines for {name}: add up what is exposed of one name"
+        try:
+            of_trace[name] = float(number)
+        except ValueError:
+            return f"of {Path(path).name} it prints {number!r} for {name}, and microseconds are asked"
+    traces = {name: json.loads(text)["traceEvents"] for name, text in ran.beside.items()}
+    if missing := [name for name in traces if name not in found]:
+        lines = plural(len(ran.ended[0].printed.splitlines()), "line")
+        return f"it prints {lines}, and none begins with {missing[0]}, a name and a number"
+    reasons = (_wrong(name, found[name], exposed_us(events)) for name, events in traces.items())
+    reason = next(filter(None, reasons), None)
+    if not reason:
+        return None
+    whys = (why for why, mistake in MISTAKES.items() if _same(found, traces, mistake))
+    return ": ".join([reason, *whys][:2])
+
+
+def _wrong(trace: str, found: _Found, right: _Found) -> str | None:
+    if found.keys() != right.keys():
+        return f"the names in {trace} are {', '.join(sorted(found))}, expected {', '.join(sorted(right))}"
+    for name, want in right.items():
+        if not _near(found[name], want):
+            return f"{name} in {trace} is exposed for {found[name]:.1f} us there, and {want:.1f} us are right"
+    if list(found) != list(right):
+        first, most = next(iter(found)), next(iter(right))
+        if first != most:
+            return f"the microseconds are right, but {trace} begins with {first}, and of {most} more are exposed"
+        return f"the microseconds are right, but in {trace} the names stand as {', '.join(found)}: most first"
     return None
 
 
-def _exposed(traced: Sequence[Mapping[str, Any]], mistake: str = "") -> _Found:
+def _same(found: Mapping[str, _Found], traces: Mapping[str, Any], mistake: str) -> bool:
+    """Whether this mistake gives all of it, also the order."""
+    for name, events in traces.items():
+        other = exposed_us(events, mistake)
+        if list(found[name]) != list(other) or not all(_near(found[name][kind], us) for kind, us in other.items()):
+            return False
+    return True
+
+
+def _near(got: float, want: float) -> bool:
+    return isclose(got, want, rel_tol=1e-6, abs_tol=0.06)  # printed with one digit behind the point
+
+
+MISTAKES = {
+    "that is all time of the collectives. What computes meanwhile hides some of it": "total",
+    "what the CPU did, or an annotation, is taken for computing. The GPU computes in kernels alone": "ops",
+    "copies are taken for computing. They move bytes": "copies",
+    "kernels are cut out one by one, and where two overlap, the time is cut out twice": "one by one",
+    "two collectives of the same kind that run at the same time are counted twice": "each",
+    "another collective is taken for computing. Two that run at the same time hide nothing of each other": "others",
+    "that is the collective that takes longest. Most of it is hidden": "longest",
+    "those are milliseconds": "milliseconds",
+}
+
+
+def exposed_us(traced: Sequence[Mapping[str, Any]], mistake: str = "") -> _Found:
     """The right answer, and a few wrong ones."""
     events = [
         Event(one["name"], one["cat"], one["ts"], one["ts"] + one["dur"], one["pid"], one["tid"])
         for one in traced
         if one["ph"] == "X"
     ]
-    kernels = [event for event in events if event.category == "kernel"]
-    ours = [event for event in kernels if event.name.startswith(COLLECTIVE)]
-    computing = {
-        "all": events,
-        "ops": [event for event in events if event.category == "cpu_op"],
-        "copies": [event for event in events if event.category in ("kernel", "gpu_memcpy") and event not in ours],
-    }.get(mistake, [event for event in kernels if event not in ours])
+    ours = [event for event in events if event.category == "kernel" and event.name.startswith(COLLECTIVE)]
+    counted = {"ops": ("cpu_op",), "copies": ("kernel", "gpu_memcpy")}.get(mistake, ("kernel",))
+    computing = [one for one in events if one.category in counted and not one.name.startswith(COLLECTIVE)]
     by_kind: dict[str, list[Event]] = {}
     for event in ours:
         if (named := _KIND.match(event.name)) is not None:
@@ -77,8 +125,10 @@ def _exposed(traced: Sequence[Mapping[str, Any]], mistake: str = "") -> _Found:
             found[kind] = length(spans) - sum(length(spans) - length(without(spans, union([op]))) for op in computing)
         if mistake == "each":
             found[kind] = _each(mine, computing)
+        if mistake == "milliseconds":
+            found[kind] /= 1000
     by = total if mistake == "longest" else found
-    return found, max(by, key=by.__getitem__)
+    return {kind: found[kind] for kind in sorted(by, key=by.__getitem__, reverse=True)}
 
 
 def _each(collectives: Iterable[Event], computing: Sequence[Event]) -> float:
@@ -86,41 +136,24 @@ def _each(collectives: Iterable[Event], computing: Sequence[Event]) -> float:
     return sum(length(without(union([event]), union(computing))) for event in collectives)
 
 
-_FSDP = ("AllGather", "ReduceScatter", "AllReduce")
-_UNCOVERED = asked_exercise(
+_UNCOVERED = ScriptExercise(
     key="12.4",
-    title="which collective is exposed? Read a GPU's trace",
-    records=lambda case, seed: case.traces(seed),
-    use=_use,
-    judge=_judge,
-    quick=True,
-    slips={
-        "that is all time of the collectives. What computes meanwhile hides some of it": partial(
-            _exposed, mistake="total"
-        ),
-        "ops of the CPU are taken for computing. They launch kernels, and the GPU computes in these": partial(
-            _exposed, mistake="ops"
-        ),
-        "copies are taken for computing. They move bytes": partial(_exposed, mistake="copies"),
-        "kernels are cut out one by one, and where two overlap, the time is cut out twice": partial(
-            _exposed, mistake="one by one"
-        ),
-        "two collectives of the same kind that run at the same time are counted twice": partial(
-            _exposed, mistake="each"
-        ),
-        "another collective is taken for computing. Two that run at the same time hide nothing of each other": partial(
-            _exposed, mistake="others"
-        ),
-        "the microseconds are right, but that is the collective that takes longest. Most of it is hidden": partial(
-            _exposed, mistake="longest"
-        ),
-    },
+    title="which collective is exposed? Read a GPU's traces",
+    alone=True,
+    beside=_texts,
+    verdict=_verdict,
     levels={
         "plain": Level(
             points=2,
             cases=(
-                TracedStep(text="a step of FSDP", kinds=_FSDP),
-                TracedStep(text="a step of DDP", kinds=("AllReduce",)),
+                _Traces(
+                    world_size=1,
+                    text="traces of FSDP and of DDP",
+                    steps=(
+                        TracedStep(file="fsdp_rank0.json", kinds=_FSDP),
+                        TracedStep(file="ddp_rank0.json", kinds=("AllReduce",)),
+                    ),
+                ),
             ),
             praise="the collective that takes longest is hidden, and a short one costs the most",
         ),
@@ -128,9 +161,15 @@ _UNCOVERED = asked_exercise(
             points=2,
             again=True,
             cases=(
-                TracedStep(text="two streams that compute", kinds=_FSDP, beside=True),
-                TracedStep(text="two collectives at once", kinds=_FSDP, beside=True, together=True),
-                TracedStep(text="a pipeline, too", kinds=("AllGather", "SendRecv"), together=True),
+                _Traces(
+                    world_size=1,
+                    text="traces in which streams overlap",
+                    steps=(
+                        TracedStep(file="two_that_compute.json", kinds=_FSDP, beside=True),
+                        TracedStep(file="two_collectives.json", kinds=_FSDP, beside=True, together=True),
+                        TracedStep(file="pipeline.json", kinds=("AllGather", "SendRecv"), together=True),
+                    ),
+                ),
             ),
             praise="and where streams overlap, each microsecond counts once",
         ),
