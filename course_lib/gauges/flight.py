@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
+from course_lib.errors import four_parts
+
 Dump = Mapping[str, Any]
-_PATIENCE_S = 60  # the server itself asks every rank
+_PATIENCE_S = 20  # the server itself asks every rank; a stopped one never answers it
 _ALL_RANKS = ("0", "default_pg")  # torch's name and description of the group of all ranks
 _NOT_YOURS = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/course_lib/|^<frozen")
 
@@ -147,6 +149,23 @@ def _said(call: FlightCall) -> str:
     return f"{call.operation}{place}, {'done' if call.done else 'waits'}"
 
 
+def main(words: Sequence[str]) -> int:
+    """Say where the ranks of a folder or of a debug server part; 2 after one line if there is nothing to read."""
+    place = " ".join(words)
+    try:
+        dumps = dumps_in(Path(place)) if place and Path(place).is_dir() else _dumps_from(place)
+        rule = "" if dumps else "there is no dump of any rank"
+    except (OSError, ValueError) as error:
+        rule = f"no debug server answers there ({getattr(error, 'reason', error)})"
+    if rule:
+        way_out = (
+            "give a folder of trace_RANK, or HOST:PORT of start_debug_server, which a stopped rank (T in ps) holds up"
+        )
+        print(four_parts("flight", place or "nothing is named", rule, way_out), file=sys.stderr)
+        return 2
+    print(where_ranks_part(dumps))
+    return 0
+
+
 if __name__ == "__main__":
-    given = Path(sys.argv[1])
-    print(where_ranks_part(dumps_in(given) if given.is_dir() else _dumps_from(sys.argv[1])))
+    sys.exit(main(sys.argv[1:]))

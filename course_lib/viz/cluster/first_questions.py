@@ -24,20 +24,26 @@ class _Question(NamedTuple):
 
 _COLUMNS = {
     "It hangs": (
-        _Question("Has it started at all?", ("squeue; which torchrun waits in next_rendezvous?",)),
-        _Question("Is every rank there?", ("ps: one may be gone, stopped (T) or busy (R)",)),
-        _Question("Where does each rank wait?", ("their stacks; one in no collective: read there",)),
-        _Question("Else: which call differs first?", ("the flight recorder of every rank",)),
-        _Question("Why there?", ("a short run with DETAIL, as below",)),
+        _Question("Has it started at all?", ("squeue; a torchrun in next_rendezvous waits for another node",)),
+        _Question(
+            "Is every rank there?",
+            ("ps: gone? stopped (T): kill -CONT, or nobody answers; busy (R), its TIME grows: read its stack",),
+        ),
+        _Question(
+            "Where does each rank wait?",
+            ("its stack. One in no collective: read there. In its DataLoader: read the stacks of its children",),
+        ),
+        _Question("All in collectives: which call differs first?", ("the odd stack; else the flight recorder",)),
+        _Question("Why there?", ("a short run with DETAIL; trust its lines, not the ranks that it names",)),
     ),
     "It is slow": (
-        _Question("Is the wire what it should be?", ("an all-reduce sweep: busbw against the preset",)),
+        _Question("Is the wire what it should be?", ("course_lib preflight: busbw against the preset",)),
         _Question("What is exposed?", ("a trace of torch.profiler",)),
         _Question("Who is last?", ("the own work of each rank; step times are all alike",)),
         _Question("Does it wait for data?", ("the loader's spans in that trace",)),
     ),
     "It is wrong": (
-        _Question("Is a rank's gradient unlike one device's?", ("the ladder",)),
+        _Question("Is a rank's gradient unlike one device's?", ("the ladder (verify)",)),
         _Question("Did a number become nan?", ("the first step with it, and on which rank",)),
         _Question("Did data repeat, or get lost?", ("the rows that each rank has read",)),
         _Question("Are all replicas one?", ("a checksum of each rank's weights",)),
@@ -59,18 +65,21 @@ _COLUMNS = {
 }
 _COMMANDS = {  # in capitals: what you put in
     "before": "faulthandler.register(SIGUSR2); start_debug_server(PORT)",
-    "does it run": "squeue --me;  scontrol show job JOB",
-    "which PID": "pgrep -f SCRIPT (torchrun, workers too);  scontrol listpids JOB",
-    "which rank": "ps -o ppid,stat,time -p PID;  grep -z ^RANK= /proc/PID/environ",
-    "stacks": "py-spy dump --pid PID; kill -USR2 PID; curl -m 9 HOST:PORT/stacks",
+    "does it run": "squeue --me;  scontrol show job JOB;  py-spy dump --pid TORCHRUN",
+    "its ranks": "pgrep -af 'torchrun|distributed.run';  pgrep -P TORCHRUN",
+    "its children": "pgrep -P PID  (a loader's workers have its RANK, too)",
+    "which rank": "ps -o ppid,stat,time -p PID;  grep -az ^RANK= /proc/PID/environ",
+    "stacks": "py-spy dump --locals --pid PID  (--nonblocking if it is stopped)",
+    "by the signal": "kill -USR2 PID  (a rank's: torchrun would die of it)",
+    "by the server": "curl -sm 9 HOST:PORT/stacks | grep -E 'Rank|File'",
     "every node": "srun --jobid=JOB --overlap --ntasks-per-node=1 --label …",
-    "calls": "python -m course_lib.gauges.flight HOST:PORT; torchfrtrace FOLDER",
-    "why there": "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …; DDP: see lesson 12",
+    "calls": "python -m course_lib.gauges.flight HOST:PORT  (or FOLDER)",
+    "why there": "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …  (DDP: see lesson 12)",
     "logs": "LOG_DIR/*/attempt_0/RANK/stderr.log;  grep -A 7 'Root Cause'",
-    "the wire": "python -m course_lib preflight",
-    "once more": "scontrol requeue JOB",
 }
-_WIDE = (style.PAGE_WIDTH - 2 * style.MARGIN + _GAP) / len(_COLUMNS) - _GAP
+_FIRST = 1.9  # the first column has most to say, so it is as many times as wide as another
+_ROOM = style.PAGE_WIDTH - 2 * style.MARGIN - (len(_COLUMNS) - 1) * _GAP
+_WIDTHS = [share * _ROOM / (len(_COLUMNS) - 1 + _FIRST) for share in (_FIRST, *[1.0] * (len(_COLUMNS) - 1))]
 
 
 @sheet.course_style()
@@ -78,50 +87,53 @@ def plot_first_questions() -> Picture:
     """Four columns of questions, each with the tool that answers it, and what to type; it prints on a sheet of A4."""
     title = "What to ask first"
     subtitle = "from the top down, until one answer surprises you"
-    foot = _STRIP + _TOP + _HEAD + max(sum(_BETWEEN + _height(one) for one in column) for column in _COLUMNS.values())
+    columns = [*zip(_COLUMNS, _COLUMNS.values(), _WIDTHS, strict=True)]
+    tallest = max(sum(_BETWEEN + _height(one, wide) for one in asked) for _, asked, wide in columns)
+    foot = _STRIP + _TOP + _HEAD + tallest
     figure, page = sheet.new_page(foot + (len(_COMMANDS) + 1) * _COMMAND + 0.4, title, subtitle)
     centre = style.PAGE_WIDTH / 2
     marks.box(page, centre - 1.2, _ROOT, 2.4, 0.42, fill=style.PANEL, edge=style.FAINT)
     marks.label(page, centre, _ROOT + 0.21, "What do you see?", bold=True)
-    for place, (head, questions) in enumerate(_COLUMNS.items()):
-        left = style.MARGIN + place * (_WIDE + _GAP)
-        middle = left + _WIDE / 2
+    left = style.MARGIN
+    for head, questions, wide in columns:
+        middle = left + wide / 2
         marks.arrow_along(page, [(centre, _ROOT + 0.42), (centre, _BUS), (middle, _BUS), (middle, _TOP)], line=1.6)
-        marks.box(page, left, _TOP, _WIDE, _HEAD, fill=style.INK)
+        marks.box(page, left, _TOP, wide, _HEAD, fill=style.INK)
         marks.label(page, middle, _TOP + _HEAD / 2, head, colour=style.PAPER, bold=True)
-        _draw_column(page, left, questions)
+        _draw_column(page, left, wide, questions)
+        left += wide + _GAP
     _draw_commands(page, foot)
     return Picture(figure, title=title, description=_in_words(subtitle))
 
 
-def _draw_column(page: Axes, left: float, questions: tuple[_Question, ...]) -> None:
+def _draw_column(page: Axes, left: float, wide: float, questions: tuple[_Question, ...]) -> None:
     """A card for each question, the question in bold, and below it what answers it."""
     y = _TOP + _HEAD
     for question in questions:
-        marks.arrow(page, (left + _WIDE / 2, y), (left + _WIDE / 2, y + _BETWEEN), line=1.6)
+        marks.arrow(page, (left + wide / 2, y), (left + wide / 2, y + _BETWEEN), line=1.6)
         y += _BETWEEN
-        marks.box(page, left, y, _WIDE, _height(question), fill=style.PANEL, edge=style.FAINT)
-        lines, bold = _lines(question)
+        marks.box(page, left, y, wide, _height(question, wide), fill=style.PANEL, edge=style.FAINT)
+        lines, bold = _lines(question, wide)
         for number, text in enumerate(lines):
             down = y + _PAD + (number + 0.5) * _LINE
             marks.label(page, left + _PAD, down, text, size=style.SMALL_SIZE, bold=number < bold, align="left")
-        y += _height(question)
+        y += _height(question, wide)
 
 
-def _lines(question: _Question) -> tuple[list[str], int]:
+def _lines(question: _Question, wide: float) -> tuple[list[str], int]:
     """What stands on the card, line by line, and how many of them ask."""
-    asked = _wrapped(question.asked, 600)
-    return asked + [line for answer in question.answers for line in _wrapped(answer, 400)], len(asked)
+    asked = _wrapped(question.asked, 600, wide)
+    return asked + [line for answer in question.answers for line in _wrapped(answer, 400, wide)], len(asked)
 
 
-def _wrapped(text: str, weight: int) -> list[str]:
-    words, room = [f"{word} " for word in text.split()], _WIDE - 2 * _PAD + 0.06  # the last space needs none
+def _wrapped(text: str, weight: int, wide: float) -> list[str]:
+    words, room = [f"{word} " for word in text.split()], wide - 2 * _PAD + 0.06  # the last space needs none
     lines = broken(words, lambda word: sheet.text_width(f"{word}|", style.SMALL_SIZE, weight), room)
     return ["".join(line).rstrip() for line in lines]
 
 
-def _height(question: _Question) -> float:
-    return len(_lines(question)[0]) * _LINE + 2 * _PAD
+def _height(question: _Question, wide: float) -> float:
+    return len(_lines(question, wide)[0]) * _LINE + 2 * _PAD
 
 
 def _draw_commands(page: Axes, top: float) -> None:

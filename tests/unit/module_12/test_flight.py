@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 
+import pytest
+
 from course_lib.gauges import first_difference, flight_calls, with_named_groups, write_for_torchfrtrace
-from course_lib.gauges.flight import dumps_in, where_ranks_part
+from course_lib.gauges.flight import dumps_in, main, where_ranks_part
 
 LINES = {"step": 37, "evaluate": 55, "save": 59}
 TORCH = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -93,3 +95,17 @@ def test_a_folder_of_dumps_is_told_in_words(tmp_path):
     told = where_ranks_part(dumps_in(tmp_path)).splitlines()
     assert told[0] == "ranks part in call 6; unlike most: 3"
     assert "  call 7, rank 3: barrier in save, line 59, waits" in told
+
+
+@pytest.mark.parametrize("words", [[], ["localhost:1"], ["no_such_folder"], ["{empty}"]])
+def test_where_nothing_can_be_read_one_line_says_so(words, tmp_path, capsys):
+    assert main([word.format(empty=tmp_path) for word in words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("flight: ") and said.count("\n") == 1 and "HOST:PORT of start_debug_server" in said
+    assert ("there is no dump of any rank" in said) == (words == ["{empty}"])
+
+
+def test_a_folder_of_dumps_is_told_in_a_terminal(tmp_path, capsys):
+    for rank in range(4):
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(hang_dump(rank)))
+    assert main([str(tmp_path)]) == 0 and capsys.readouterr().out.startswith("ranks part in call ")
