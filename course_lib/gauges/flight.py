@@ -21,7 +21,7 @@ from urllib.request import urlopen
 from course_lib.errors import four_parts
 
 Dump = Mapping[str, Any]
-_PATIENCE_S = 20  # the server itself asks every rank; a stopped one never answers it
+_PATIENCE_S = 70  # the server itself waits a minute for a rank that is stopped
 _ALL_RANKS = ("0", "default_pg")  # torch's name and description of the group of all ranks
 _NOT_YOURS = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/course_lib/|^<frozen")
 
@@ -120,15 +120,16 @@ def dumps_in(folder: Path) -> list[Dump]:
     return [pickle.loads(file.read_bytes()) for file in files]
 
 
-def _dumps_from(address: str) -> list[Dump]:
-    """What the debug server at HOST:PORT knows of each rank; no line of code is in it.
+def _dumps_from(address: str) -> list[Dump | None]:
+    """What the debug server at HOST:PORT knows of each rank, and None of one that did not answer it; without lines.
 
     Source: torch 2.13, `torch.distributed.debug`, whose page of JSON has a heading and a block for each rank.
     Raises: OSError if nobody answers there.
     """
     with urlopen(f"http://{address}/fr_trace_json", timeout=_PATIENCE_S) as answer:
         page = answer.read().decode()
-    return [json.loads(html.unescape(block)) for block in re.findall(r"<h2>Rank.*?<pre>(.*?)</pre>", page, re.DOTALL)]
+    blocks = [html.unescape(block) for block in re.findall(r"<h2>Rank.*?<pre>(.*?)</pre>", page, re.DOTALL)]
+    return [json.loads(block) if block.startswith("{") else None for block in blocks]
 
 
 def where_ranks_part(dumps: Sequence[Dump]) -> str:
@@ -158,13 +159,18 @@ def main(words: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         rule = f"no debug server answers there ({getattr(error, 'reason', error)})"
     if rule:
-        way_out = (
-            "give a folder of trace_RANK, or HOST:PORT of start_debug_server, which a stopped rank (T in ps) holds up"
-        )
+        way_out = "give a folder of trace_RANK, or the HOST:PORT of start_debug_server, on the host of rank 0"
         print(four_parts("flight", place or "nothing is named", rule, way_out), file=sys.stderr)
         return 2
-    print(where_ranks_part(dumps))
+    print(_told(dumps))
     return 0
+
+
+def _told(dumps: Sequence[Dump | None]) -> str:
+    silent = [str(rank) for rank, dump in enumerate(dumps) if dump is None]
+    if silent:
+        return f"the debug server got no answer of rank {', '.join(silent)}; look there first (ps: stopped, T?)"
+    return where_ranks_part([dump for dump in dumps if dump is not None])
 
 
 if __name__ == "__main__":

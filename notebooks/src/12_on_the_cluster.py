@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from course_lib import gauges, predict, run_ranks, score, viz
+from course_lib import comm, gauges, predict, run_ranks, score, viz
 from course_lib.costs import GiB
 
 # %%
@@ -32,18 +32,18 @@ viz.plot_first_questions()
 #
 # *Fifty minutes; the exercises come on top. No GPU, no Slurm and no root is needed.*
 #
-# <details><summary>Before you start</summary>You need data parallelism from lesson 03 and FSDP from 06. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on two nodes that it makes itself; NCCL ran on one GPU, for the last paragraph alone; what else is said of it was only read.</details>
+# <details><summary>Before you start</summary>You need data parallelism from lesson 03 and FSDP from 06. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on nodes that it makes itself; NCCL ran on one GPU, for the last paragraph alone; what else is said of it was only read.</details>
 
 # %% [markdown]
 # ## Who starts whom?
 #
-# A job can hang before its first line. To know where, you have to know who starts whom. So we read the file that starts it, made by `python -m course_lib slurm job=olmo_7b_fsdp nodes=4 dp=16 steps=20000 time=08:00:00`: as many steps as a night has room for.
+# A job can hang before its first line. To know where, you have to know who starts whom. So we read the file that starts it, made by `python -m course_lib slurm job=olmo_7b_fsdp nodes=4 dp=16 time=08:00:00 steps=14000 checkpoint_every=2000`. So many steps fit into a night even at the slow end of what `plan` says.
 
 # %%
 from course_lib.cli.slurm import slurm_command
 
-job = ["job=olmo_7b_fsdp", "nodes=4", "dp=16", "steps=20000", "time=08:00:00"]
-assert slurm_command(job) == 0
+job = ["job=olmo_7b_fsdp", "nodes=4", "dp=16"]
+assert slurm_command([*job, "time=08:00:00", "steps=14000", "checkpoint_every=2000"]) == 0
 
 # %% [markdown]
 # `sbatch` puts the file into Slurm's queue. When four nodes are free, Slurm runs it **once**, on the first of them. The lines with `#SBATCH` say what you ask Slurm for: how many nodes, for how long, and one *task* for each node.
@@ -52,6 +52,8 @@ assert slurm_command(job) == 0
 #
 # | line | what for |
 # | --- | --- |
+# | `--gpus-per-node`, `--nproc-per-node` | the GPUs of each node, and a rank for each of them |
+# | `first_node`, `port` | where all torchruns meet; two jobs on one node have two ports |
 # | `--mem`, `--partition` | main memory of each node, and which of the cluster's queues |
 # | `--cpus-per-task`, twice | cores for loaders and threads; since Slurm 22.05 `srun` no longer takes it over by itself |
 # | `set -euo pipefail` | the first line that fails ends the file, instead of training on with nonsense |
@@ -79,7 +81,7 @@ viz.plot_who_starts(nodes=4, gpus_per_node=4, rank=9)
 #
 # Two nodes stand before it with four ranks each, so it is rank 9. Within its node it is 1, its `LOCAL_RANK`, and that is the number of the GPU to take. A script that takes `RANK` instead asks node 2 for its GPU 9, and there is none.
 #
-# Follow the variables down the tree. Slurm's are known to the task, torchrun's only to the ranks. If the ranks of your script need `SLURM_PROCID`, then somebody has left torchrun out, and `srun` starts the ranks itself. Kempner's OLMo jobs do so; then the script has to make `RANK` from `SLURM_PROCID` before `init_process_group` asks for it.
+# Follow the variables down the tree. A task sees only Slurm's, its ranks see both. If the ranks of your script need `SLURM_PROCID`, then somebody has left torchrun out, and `srun` starts the ranks itself. Kempner's OLMo jobs do so; then the script has to make `RANK` from `SLURM_PROCID` before `init_process_group` asks for it.
 #
 # One trap: torchrun numbers the nodes by itself, sorted by their names as words are. So `node10` stands before `node2`, whatever Slurm says. Look for rank 0's log where it is, and not where you expect it.
 #
@@ -116,16 +118,16 @@ waits = subprocess.Popen(
 )
 for _ in range(20):  # until it has imported PyTorch
     time.sleep(0.5)
-    if "rendezvous" in (stack := stack_of(waits.pid)) or waits.poll() is not None:
+    if "next_rendezvous" in (stack := stack_of(waits.pid)) or waits.poll() is not None:
         break
 print("py-spy:  ", re.findall(r"\w+\.next_rendezvous", stack) or stack)
 waits.terminate()
 print("its log: ", repr(waits.communicate()[0]))
 
 # %% [markdown]
-# Its log is empty, and so it stays for ten minutes. But it is in `next_rendezvous`: *this* torchrun has come, so look at the other nodes. Once its ranks run, a torchrun stands in `_invoke_run` alone; then ask the ranks.
+# Its log is empty, and so it stays for ten minutes. But it is in `next_rendezvous`: *this* torchrun has come, so look at the other nodes. If it is in `_create_tcp_store`, the *first* node has not come, or cannot be reached; then it speaks after a minute, and soon gives up. And once its ranks run, its main thread is in `_invoke_run` and no deeper: ask the ranks.
 #
-# A wrong interface, the third place, is mostly a line that somebody has copied from another cluster. Here is what it looks like, first in PyTorch's own words, and then in those of `preflight`, a line that you can put into a job file before the one that trains.
+# A wrong interface, the third place, is mostly a line that somebody has copied from another cluster. Here is what it looks like, first in PyTorch's own words, and then in those of `preflight`, which can stand in a job file before the run: the same `srun … torchrun` line with `--max-restarts=0` and `-m course_lib preflight`, and without `|| status=$?`, so that a finding ends the job.
 
 # %% varies="a machine's own interfaces"
 import torch.distributed as dist
@@ -141,7 +143,7 @@ assert preflight_command(["ranks=2"]) == 1
 del os.environ["GLOO_SOCKET_IFNAME"]
 
 # %% [markdown]
-# In a real job PyTorch's sentence is the last line of a traceback, on every rank. `preflight` says which rank, which variable, and which names this host does have. It looks at `NCCL_SOCKET_IFNAME` in the same way, with NCCL's own rules: there `ib` means all that begins so, `=ib0` that one alone, and `^lo` all but it.
+# `preflight` says which rank, which variable, and which names this host does have. It looks at `NCCL_SOCKET_IFNAME` too, by NCCL's rules.
 #
 # Worse than a name that is not there is one that is. `lo` leads from a machine to itself, and every node has it, so nobody protests: each rank gives the others the address 127.0.0.1, at which they find only themselves. In our trial on two nodes one rank reported `Connection refused`, and the others waited until their time was over. There `preflight` says that `lo` leads to no other host, and starts nothing. (A third kind works, and is slow: *Going deeper* has it.)
 #
@@ -150,7 +152,7 @@ del os.environ["GLOO_SOCKET_IFNAME"]
 # %% [markdown]
 # ## It hangs
 #
-# Our patient is [`scripts/12_stands_still.py`](scripts/12_stands_still.py), a training of 23 batches with everything left out but its messages. It needs PyTorch, and for the debug server `tabulate`, which does not come along with it. It prepares three things of which you will see the use. One of its imports begins with an underscore: PyTorch may move it in another release.
+# Our patient is [`scripts/12_stands_still.py`](scripts/12_stands_still.py), a training of 23 batches with everything left out but its messages. It needs PyTorch, and for the debug server `tabulate` and `requests`, which do not come along with it. It prepares three things of which you will see the use. One of its imports begins with an underscore: PyTorch may move it in another release.
 
 # %%
 viz.show_source(Path("scripts/12_stands_still.py"))
@@ -186,7 +188,7 @@ print(log_of(0))
 #
 # Nothing will come of waiting but an end: each group has a time limit, here two minutes, and then a hang looks like a death. torchrun then prints a table with the rank whose patience ended first, and that need not be the one at fault. So look while it hangs.
 #
-# **Where does each rank wait?** Three ways to ask, from the most to the least preparation. The script has registered Python's own `faulthandler`, so a signal lets a rank write where it is. It has started PyTorch's **debug server**, by which one address answers for all ranks, while they hang. (It asks nobody for a password, so start it only in a network that you trust.) And `py-spy`, which you know by now, needs no preparation at all, but the right to look into the process: as root, or as its owner where the system allows it.
+# **Where does each rank wait?** Three ways to ask, from the most to the least preparation. The script has registered Python's own `faulthandler`, so a signal lets a rank write where it is. It has started PyTorch's **debug server**, by which one address, on the host of rank 0, answers for all ranks while they hang. (It asks for no password: only in a network that you trust.) And `py-spy`, which you know by now, needs no preparation at all, but the right to look into the process: as root, or as its owner where the system allows it.
 
 
 # %% varies="a learner's folder"
@@ -276,9 +278,9 @@ job.wait()
 print(re.search("error msg.*", told)[0].replace(", ", ",\n    "))
 
 # %% [markdown]
-# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows. If your script has written no files, give it `HOST:PORT` of the debug server; lines of code are not in that answer.) The reader finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
+# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows. If your script has written no files, give it `HOST:PORT` of the debug server. No lines of code are in that answer, so of our job it names call 7, and not 6.) The reader finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
 #
-# That is no reason to leave it out. On a cluster of a thousand ranks it names the odd call in seconds. But it names a difference, not a cause.
+# On a cluster of a thousand ranks it names the odd call sooner than you could. But it names a difference, not a cause.
 #
 # One tool is left, for when you can start the job again. With `TORCH_DISTRIBUTED_DEBUG=DETAIL` all ranks compare each call *before* they make it. **Before you run the cell**, say at which step it will stop.
 
@@ -292,12 +294,12 @@ strict = subprocess.run(
 print(strict.stdout.splitlines()[-1])
 own = r"\[rank(\d)\]: RuntimeError: Detected mismatch.*?Rank \1 is.*?SequenceNumber=(\d+).*?OpType=(\w+)"
 for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
-    print(f"rank {who} is about to call {operation}, its number {int(number) + 1}")
+    print(f"rank {who} is about to call {operation}, SequenceNumber={number}, counted from 0")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. Each rank prints two halves, and here you see what ranks say of *themselves*. What they say of the other is not to be trusted: the comparison is a collective as well, and may have met another one. Call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the long one. And a script with DDP needs a change first, or it dies of DETAIL itself: *Going deeper* has it.
+# It made step 6, and stopped before call 7, at once, and not after minutes of waiting. (DETAIL numbers this call 6, since it counts from 0.) Each rank prints two halves, and here you see what ranks say of *themselves*. What they say of the other is not to be trusted: the comparison is a collective as well, and may have met another one. Our call 6 fits in its operation and its size, and DETAIL compares no lines either. Besides it makes every call slower, so you start a short job with it, and not the long one. And a script with DDP needs a change first, or it dies of DETAIL itself: *Going deeper* has it.
 #
 # </details>
 #
@@ -305,7 +307,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 # | --- | --- | --- | --- |
 # | `py-spy dump --pid` | nothing, but the right to look | where a rank waits | how it came there |
 # | `faulthandler.register` | one line | the same, in each rank's log | how it came there |
-# | `start_debug_server` | one line, a free port, `tabulate` | the same for all ranks, at one address | how they came there; over gloo its own page of the recorder fails, `gauges.flight` reads what lies behind it |
+# | `start_debug_server` | one line, a free port, two packages | the same for all ranks, at one address | how they came there; over gloo its own page of the recorder fails, `gauges.flight` reads what lies behind it |
 # | flight recorder | a line that writes it (NCCL: its watchdog) | all calls, in order, with their lines | why a rank called |
 # | `torchfrtrace` | the files of all ranks | the first call that does not fit | who is right |
 # | `DETAIL` | a new start, and time | the call that does not fit, at once | calls that fit by chance, and what the other rank did |
@@ -323,7 +325,7 @@ for who, number, operation in sorted(set(re.findall(own, strict.stderr))):
 #
 # Ask the cluster first, because that takes a minute: an **acceptance test**. All ranks add up tensors of growing size, and print how fast. NVIDIA's `nccl-tests` prints two speeds. The **algorithm bandwidth**, `algbw`, is the tensor's bytes over the seconds. But a ring sends almost two tensors over each wire, $2(p-1)/p$ of one. So the bus bandwidth, `busbw`, is that factor times `algbw`. It is what a link of the ring has really carried, and between nodes a link is all cards of a node together. So you can hold it against a data sheet, whatever the number of ranks. An `algbw` of 20 GB/s<!-- =20 --> on 16 ranks is a `busbw` of 37.5 GB/s<!-- =gauges.busbw(20, 16) -->.
 #
-# `preflight` makes this test, and looks at the rest of the machine besides. We tell it that we expect a DGX H100, which this machine is not, so that you see a finding. The same line under `srun` asks every node of a job.
+# `preflight` makes this test, and looks at the rest of the machine besides. We tell it that we expect a DGX H100, which this machine is not, so that you see a finding.
 
 # %% varies="measured times, and what a machine has"
 status = preflight_command(["ranks=2", "cluster=dgx_h100"])  # 1 if something is wrong: it stops a job file
@@ -333,7 +335,7 @@ status = preflight_command(["ranks=2", "cluster=dgx_h100"])  # 1 if something is
 #
 # Then read the first word of each finding. `ok` needs no reader, `look` may have a reason that you know, and `wrong` has none. The last line is the verdict on the wires: how fast, over how many hosts, and which share that is of the preset's link. (On several nodes two lines more time each link alone, inside nodes and between them, and name a slow one.) Below half of it you should look, and below a tenth it is wrong. A `#wrong` that is not 0 is worse than all of these, since whole numbers have been added up to something else.
 #
-# What should the plateau be? Lesson 02 priced 4 GiB<!-- =4 --> over 32 B200s, in nodes with eight cards each:
+# What should the plateau be? Lesson 02 timed and priced 4 GiB<!-- =4 --> over 32 B200s, in nodes with eight cards each:
 
 # %%
 from course_lib.sim.collectives import priced
@@ -351,7 +353,7 @@ for name, seconds in {
 # %% [markdown]
 # Eight cards of 50 GB/s<!-- =wires(load_cluster("dgx_b200")).card.bandwidth_bytes_per_s / GB --> each would carry 400, and what was measured comes near. So if your busbw is an eighth of what it should be, count the cards that NCCL uses: its log at `NCCL_DEBUG=INFO` lists them.
 #
-# A wrong interface that *works* shows in the same way, and in no other: *Going deeper* has one.
+# A wrong interface that *works* shows in the same way: *Going deeper* has one.
 #
 # > **To keep.** Test the wires before you doubt your code: a minute's sweep, and busbw against the preset.
 
@@ -393,12 +395,13 @@ def traced_step(bucket_cap_mb):
     layers = nn.Sequential(*(OnGpuLinear(1024, 1024) for _ in range(6)))
     model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=bucket_cap_mb)
     x = torch.randn(8, 1024)
-    for _ in range(2):  # the first step is never like the others
-        model(x).square().mean().backward()
-    dist.barrier()
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
-        for _ in range(2):
+    with comm.settings(guard=False):  # the course's own check of each call sends messages, too
+        for _ in range(2):  # the first step is never like the others
             model(x).square().mean().backward()
+        dist.barrier()
+        with profile(activities=[ProfilerActivity.CPU]) as trace:
+            for _ in range(2):
+                model(x).square().mean().backward()
     trace.export_chrome_trace(file := f"{mkdtemp()}/trace.json")
     return json.loads(Path(file).read_text())["traceEvents"]
 
@@ -407,11 +410,11 @@ runs = {f"buckets of {size} MB": run_ranks(traced_step, 2, size)[0] for size in 
 viz.plot_trace(runs, title="Two steps of DDP, as the profiler saw rank 0")
 
 # %% [markdown]
-# In the upper run all gradients fit into one bucket, which is full when backward has ended. So everything that it sends is exposed. In the lower run a bucket leaves as soon as a layer's gradients are there, and lies beneath the computing of the layers before it. What is left is the bucket of the first layer, behind which nothing is computed any more.
+# In the upper run all gradients fit into one bucket, which is full when backward has ended. So everything that it sends is exposed. In the lower run a bucket leaves as soon as a layer's gradients are there, and lies beneath the computing of the layers before it. What is left is mostly the bucket of the first layer, behind which nothing is computed any more.
 #
 # Look at the lengths, not only at the shares. Where messages need the processors that compute, as with real products on this machine, the share may fall and the step become longer. So let the trace say *what* is exposed, and the clock whether a change has helped.
 #
-# Take all spans in which a message is under way, and cut away those in which this rank computes: that is all that `exposed` does, which *Going deeper* shows. On a GPU the same parser reads the kernels instead, where NCCL's begin with `nccl`. Over gloo you see only DDP's overlap: FSDP on CPUs has no streams, so its gathers are always exposed, and a trace from a laptop says nothing about them.
+# Take all spans in which a message is under way, and cut away those in which this rank computes: that is all that `exposed` does, which *Going deeper* shows.
 #
 # ### Who is last?
 #
@@ -443,7 +446,8 @@ predict(
 for rank in range(4):
     mine, step = 1e3 * min(own[rank]), 1e3 * min(whole[rank][1:])
     print(f"rank {rank}: own work {mine:.0f} ms, whole step {step:.0f} ms")
-print(gauges.stragglers([*zip(*own, strict=True)]))
+for slow in gauges.stragglers([*zip(*own, strict=True)]):
+    print(f"rank {slow.rank} takes {slow.ratio:.1f} x the usual, in {slow.share:.0%} of the steps")
 
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
@@ -452,14 +456,14 @@ print(gauges.stragglers([*zip(*own, strict=True)]))
 #
 # </details>
 #
-# A rank may be last because its GPU is hot, because its rows are longer, or because it waits for its data; *Going deeper* lets the profiler show that. `train` on CPUs writes every rank's own work, with its wait for data, into each tenth line as `own_s`, so a rank with a slow disk is a straggler there. On a GPU that column is empty, for Python runs ahead of the GPU and its clock says nothing. There compare the ranks' traces: the kernels that are not NCCL's are a rank's own work.
+# A rank may be last because its GPU is hot, because its rows are longer, or because it waits for its data; *Going deeper* lets the profiler show that. `train` on CPUs writes into each tenth line, for each rank, the seconds in which it computed or waited for data (`own_s`). On a GPU it is empty; *Going deeper* says what to do there.
 #
 # > **To keep.** In a synchronous training a step takes equally long on all ranks. Measure own work, or the straggler stays invisible.
 
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 150 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
+# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 180 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
 #
 # ## What still hurts
 #
@@ -474,7 +478,7 @@ score()
 # **Next:** 12.1 to 12.4, 12.8 and 12.9 of the [exercises](../exercises/release/12_on_the_cluster.ipynb), and then [lesson 12b](12b_through_the_night.ipynb), through the night.
 #
 # <details><summary>1. All ranks wait in the same line of the same all-reduce, with the same number. What do you suspect?</summary>
-# Not your script: all have come. The messages do not arrive, so look at the interface, the cards and the switch. <code>preflight</code> says whether the interface leads to the other hosts, and how fast each link is.
+# All have come, so it is no matter of order. Compare the sizes and the group first: a rank that brings another size can stop all. If they agree, the messages do not arrive: look at the interface, the cards and the switch. <code>preflight</code> says whether the interface leads to the other hosts, and how fast each link is.
 # </details>
 #
 # <details><summary>2. One rank of sixteen is not in the flight recorder's files at all. Where do you look next?</summary>
@@ -492,7 +496,7 @@ score()
 #
 # ## What "exposed" is
 #
-# Take all spans in which a message is under way, and cut away those in which this rank computes. What is left, nothing hides.
+# Take all spans in which a message is under way, and cut away those in which this rank computes. What is left, nothing hides. On a GPU the same parser reads the kernels instead, where NCCL's begin with `nccl`. Over gloo you see only DDP's overlap: FSDP on CPUs has no streams, so its gathers are always exposed, and a trace from a laptop says nothing about them.
 
 # %%
 from course_lib.gauges.exposed import exposed, sorted_out
@@ -502,14 +506,14 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 # %% [markdown]
 # ## A wrong interface that works
 #
-# `make test-slurm` lets two hosts on one machine meet, with two networks between them: one for data, and one for logins, to which the kernel gives 200 Mbit/s<!-- =200 -->. Over each of them `preflight` finds nothing wrong, since everybody answers. Only the last line differs:
+# `make test-slurm` lets two hosts on one machine meet, with two networks between them: one for data, and one for logins, to which the kernel gives 200 Mbit/s<!-- =200 -->. Over each of them `preflight` finds nothing wrong, since everybody answers. Look at its last line, of long messages:
 #
 # ```text
 # GLOO_SOCKET_IFNAME=data0     ok     between     busbw of 1 link 0.654 GB/s at 16 MiB
 # GLOO_SOCKET_IFNAME=login0    ok     between     busbw of 1 link 0.0237 GB/s at 16 MiB
 # ```
 #
-# Those 200 Mbit/s<!-- =200 --> are 0.025 GB/s<!-- =200e6 / 8 / 1e9 -->: `busbw` is the wire. A job over it would train correctly, and every message would take almost thirty times as long. So give `preflight` the preset of your cluster, or nobody has a number to hold against it.
+# Those 200 Mbit/s<!-- =200 --> are 0.025 GB/s<!-- =200e6 / 8 / 1e9 -->: `busbw` is the wire. A job over it would train correctly, and its gradients would travel as much more slowly. (The fast network is pretended, so how much is this machine's.) So give `preflight` the preset of your cluster, or nobody has a number to hold against it.
 #
 # ## Does it wait for its data?
 #
@@ -546,7 +550,7 @@ for workers in (0, 2):
     print(f"{workers} workers: {in_loader:4.0f} ms in the loader, {computed:4.0f} ms in the products")
 
 # %% [markdown]
-# Without workers every row is waited for, and the wait is as long as the disk is slow. With two, the loader has read on while the rank computed, and what is left is mostly the first batch, for which nobody could read ahead. In a trace these spans are gaps in which neither kernels nor messages run.
+# Without workers every row is waited for, and the wait is as long as the disk is slow. With two, the loader has read on while the rank computed, and what is left is mostly the first batch, for which nobody could read ahead, and a last call in which the workers are told to go.
 #
 # ## The same on a cluster: py-spy over srun
 #
@@ -575,7 +579,11 @@ for workers in (0, 2):
 #
 # ## Before the stacks: is every rank there?
 #
-# The page asks that before it asks for stacks, because it takes a second. A rank that has aborted may leave the others waiting. A stopped one, with `T` in the column STAT, answers neither `py-spy` nor the debug server, which then waits for it. And a worker of the data loader has its rank's name and its rank's `RANK`, but a rank as its parent, the PPID.
+# The page asks that before it asks for stacks, because it takes a second. A rank that has aborted may leave the others waiting. A stopped one, with `T` in the column STAT, holds up the debug server for a minute, and `py-spy` reads it with `--nonblocking` alone; `kill -CONT PID` lets it go on. And a worker of the data loader has its rank's name and its rank's `RANK`, but a rank as its parent, the PPID.
+#
+# ## It hangs when all is done
+#
+# The last step is printed, and the job does not end. `py-spy` finds a rank at the line that *called* `main`, idle, in no function of PyTorch. A variable `model` dies when its function returns. If the group was left before that, then in version 2.13 a model under DDP is the last to hold the group. Its end waits for a thread of gloo while it keeps Python's lock, which that thread may need. One script in a thousand meets it; [`torch_ddp_outlives_its_group`](../wild/RESULTS.md) makes groups until it happens. So delete the model before you leave the group, or leave the group outside of the function that made the model.
 #
 # ## Logs that others have posted
 #
@@ -587,7 +595,7 @@ for workers in (0, 2):
 #
 # **[NVIDIA/nccl 286](https://github.com/NVIDIA/nccl/issues/286).** One computer has the interfaces `eno1` and `lo`, the other `eth0` and `lo`. Only `lo` is on both. What do you write into `NCCL_SOCKET_IFNAME`?
 #
-# <details><summary>What NCCL's author answers</summary>Not <code>lo</code>, which leads to no other host. Either both names, <code>eno1,eth0</code>, of which each host takes the one that it has. Or each its own, in a file <code>/etc/nccl.conf</code>. Or nothing at all: by itself NCCL takes the first interface that is neither <code>lo</code> nor one of docker's.</details>
+# <details><summary>What NCCL's author answers</summary>Not <code>lo</code>, which leads to no other host. Either both names, <code>eno1,eth0</code>, of which each host takes the one that it has. Or each its own, in a file <code>/etc/nccl.conf</code>. Or nothing at all: by itself NCCL takes the first interface that is neither <code>lo</code> nor one of docker's. (In that variable <code>ib</code> means all that begins so, <code>=ib0</code> that one alone, and <code>^lo</code> all that does not begin so.)</details>
 #
 # **[NVIDIA/nccl 1911](https://github.com/NVIDIA/nccl/issues/1911).** A job of 32 ranks stands still, and NCCL's own service for this, RAS, reports a mismatch: 30 ranks have launched all-gathers up to number 640, and two up to number 641. It then names the two, ranks 12 and 13, with their node. Do you look at these two?
 #
@@ -597,6 +605,6 @@ for workers in (0, 2):
 #
 # ## On GPUs, over NCCL
 #
-# Three things change. NCCL's watchdog writes the flight recorder when a call has timed out, if `TORCH_NCCL_DUMP_ON_TIMEOUT` lets it, into files whose name begins as `TORCH_FR_DUMP_TEMP_FILE` says. `TORCH_FR_BUFFER_SIZE` says how many calls it holds. Its entries have a `state` that tells calls that were scheduled from those that have started, which gloo's do not. On one H200 (29 November 2026, `make gpu`) a call behind a GPU that was busy for a minute was `scheduled`, the three before it `completed`, and our reader named its line. And in the profiler FSDP's gathers lie on a stream of their own, so you can see whether they are hidden; that has not run for this page.
+# For stragglers `train`'s `own_s` is empty, since Python runs ahead of the GPU and its clock says nothing. Compare the ranks' traces: who is last waits least for the others, so the straggler is the rank whose NCCL kernels are the *shortest*, whatever holds it up. A stack says less, too: a collective, except a barrier, is only put into the GPU's queue, and Python stands later, where it first needs a number, at an `.item()` for example. So the recorder is worth the more. NCCL's watchdog writes the flight recorder when a call has timed out, if `TORCH_NCCL_DUMP_ON_TIMEOUT` lets it, into files whose name begins as `TORCH_FR_DUMP_TEMP_FILE` says. `TORCH_FR_BUFFER_SIZE` says how many calls it holds. Its entries have a `state` that tells calls that were scheduled from those that have started, which gloo's do not. On one H200 (29 November 2026, `make gpu`) a call behind a GPU that was busy for a minute was `scheduled`, the three before it `completed`, and our reader named its line. And in the profiler FSDP's gathers lie on a stream of their own, so you can see whether they are hidden; that has not run for this page.
 #
 # References: [nccl-tests, on bus bandwidth](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md); [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).

@@ -39,7 +39,7 @@ from course_lib.training import load_model
 #
 # *Fifty minutes; the exercises are those of module 12. No GPU, no Slurm and no root is needed.*
 #
-# <details><summary>Before you start</summary>You need the first half, <a href="12_on_the_cluster.ipynb">lesson 12</a>, and Young's formula from 08. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on two nodes that it makes itself.</details>
+# <details><summary>Before you start</summary>You need the first half, <a href="12_on_the_cluster.ipynb">lesson 12</a>, and Young's formula from 08. Everything on this page ran on CPUs over gloo. What needs Slurm is run by <code>make test-slurm</code> on nodes that it makes itself.</details>
 #
 # ## Who died first?
 #
@@ -82,7 +82,7 @@ job.wait()
 print(re.search(r"Failures:.*", log.read_text(), re.DOTALL)[0])
 
 # %% [markdown]
-# When one rank dies, all others die of it, and each says so at length. This table is what torchrun prints below all that. Its last block is the **root cause**, the first failure that it has observed: rank 1, exit code -9. Rank 0 has -15, and that is torchrun itself, which ends whoever is left.
+# When one rank dies, all others die of it, and each says so at length. This table is what torchrun prints below all that. Its last block is the **root cause**, the first failure that it has observed: rank 1, exit code -9. Rank 0 has -15, and that is torchrun itself, which ends whoever is left. (On several nodes each torchrun has a table of its own, or only a traceback about its store. Look for a block with -9, -6 or -11: a 1 with a lost connection is a victim, too.)
 #
 # | exit code | how it ended | look at |
 # | --- | --- | --- |
@@ -131,9 +131,9 @@ print(*lines, sep="\n")
 #
 # torchrun ends with status 1, as it does for every signal. So a status cannot tell a job whose time was up from one that failed, and a script has to leave word: `train` writes a file, and the job file of lesson 12 looks for it. Only then does it put itself into the queue again, by `scontrol requeue`. `#SBATCH --requeue` alone does not do that: it acts when a node fails, not when time is over.
 #
-# **Your turn.** Copy the script, move its first lines below the imports, and start the copy as the cell does. Then take the all-reduce out instead, and send the signal to one rank alone: `kill -USR1 PID`. Which of the two is the worse one to find in the morning?
+# **Your turn.** Copy the script, move its first lines, all but the one that prints, below the imports, and start the copy as the cell does, with its name in `started`. Then take out the all-reduce of `heard` instead, and send the signal to one rank alone: `kill -USR1 PID`. Which of the two is the worse one to find in the morning?
 #
-# <details><summary>What you should see</summary>With the handler below the imports the signal ends the ranks before their first step. Nothing new is written, and torchrun's log has no word of it. Without the all-reduce the job hangs: the rank that has heard the signal waits in the last barrier, and the other one in the all-reduce of its next step, until Slurm ends both. You see the first one in any test. The second one comes only when the signal reaches the ranks in different steps, so you meet it in the morning.</details>
+# <details><summary>What you should see</summary>With the handler below the imports the signal ends the ranks before their first step. Nothing new is written, and torchrun's own lines are the same as before. Without the all-reduce the job hangs: the rank that has heard the signal waits in the last barrier, and the other one in the all-reduce of its next step, until Slurm ends both. You see the first one in any test. The second one comes only when the signal reaches the ranks in different steps, so you meet it in the morning.</details>
 #
 # > **To keep.** Listen from the first line on, note it, and leave together after a step.
 
@@ -165,7 +165,7 @@ print(f"torchrun's status {job.returncode}; each step once: {steps == [*range(1,
 viz.plot_run(metrics, title="A run that was killed once, by its own lines of JSON")
 
 # %% [markdown]
-# The first line is the survivor's, whose neighbour had gone. The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts. That is why `train` keeps the last two, and takes an older one away only when a newer one is whole.) The picture is drawn from the file that `train` writes, a line of JSON for each step. Its last panel has the own work of the slowest rank, as a multiple of the usual, which `train` tells in every tenth step. While a run goes on, `python -m course_lib watch FOLDER` draws it in a terminal, and `viz.watch_run(FOLDER)` here. Both say what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
+# The first line is the survivor's, whose neighbour had gone. The second attempt went on from a checkpoint, and all sixty steps are there once. (Checkpoints are written while training goes on, so the last one may not be whole yet when a rank dies. Then the one before it counts. `train` keeps the last two, in case one is damaged, and takes an older one away only when a newer one is whole.) The picture is drawn from the file that `train` writes, a line of JSON for each step. Its last panel divides the slowest rank's own work by the usual one's; `train` tells it in every tenth step. While a run goes on, `python -m course_lib watch FOLDER` draws it in a terminal, and `viz.watch_run(FOLDER)` here. Both say what a person should look at: a jump, a NaN, a run that has not written for long, a rank that is slower than the others. That a run killed like this gives the same weights as one that nobody disturbed, bit by bit, is one of our tests.
 #
 # If a whole **node** dies, its torchrun dies with it, and the others would only wait for it at their rendezvous. So here Slurm has to help. It misses the node's answer, ends what is left of the job, and puts it into the queue again: that is what `#SBATCH --requeue` is for. `make test-slurm` kills a node in the middle of a run. Some minutes later the job goes on from its checkpoint, on nodes that live.
 #
@@ -202,7 +202,7 @@ print(f"{tokens_per_s:,.0f} tokens/s x {per_token / 1e6:.2f} MFLOP a token: {rea
 print(f"a matrix product: {peak / 1e9:.0f} GFLOP/s, so the MFU is {reached / peak:.1%}")
 
 # %% [markdown]
-# It has to be well below one: this model's matrices are so small that calling an operation takes about as long as the operation. On a cluster read it the other way round. A large model whose share has halved between two mornings has not become smaller, so something is slow, and you are in the second column of lesson 12's page. And compare it with the clock of the wall: a share of the *steps* says nothing of the hours between them, in which the job was dead or in the queue. What is left of the day is the **goodput** of lesson 08; 12.5 takes both out of a log.
+# It has to be well below one. Less than half of this step goes into products of matrices; the rest goes into messages, GELU, softmax and AdamW. On a cluster read it the other way round. A large model whose share has halved between two mornings has not become smaller, so something is slow, and you are in the second column of lesson 12's page. And compare it with the clock of the wall: a share of the *steps* says nothing of the hours between them, in which the job was dead or in the queue. What is left of the day is the **goodput** of lesson 08; 12.5 takes both out of a log.
 #
 # > **To keep.** Tokens a second say how fast the run is, MFU how much of the machine it uses, and goodput how much of the day.
 
@@ -241,7 +241,7 @@ for name, rows in {"a state of each rank": by_rank, "one count for all": by_coun
 #
 # On four ranks a rank's list has 24 rows, and leaving out 20 leaves 4. So sixteen rows are still read, of 56 that were left. Forty are lost, and nothing says so: the loss falls as before.
 #
-# The cure is older than all loaders. One order that every rank can compute, and one number, how many rows *all* have read. It means the same on any number of ranks. `train` stores only that, and tests kill it on two ranks and let it go on on four. What a real loader does whose checkpoint is cut otherwise, and what becomes of it when all ranks write under one name, stands in [the wild wing](../wild/RESULTS.md), with the restart and the asynchronous checkpoint of this page.
+# The cure is older than all loaders. One order that every rank can compute, and one number, how many rows *all* have read. It means the same on any number of ranks. `train` stores only that, and tests kill it on two ranks and let it go on on four. What a real loader does whose checkpoint is cut otherwise, and what becomes of it when all ranks write under one name, stands in [the wild wing](../wild/RESULTS.md) (`torchdata_state_of_other_ranks`, `torch_one_loader_state_for_all`), with the restart and the asynchronous checkpoint of this page.
 #
 # </details>
 #
@@ -358,7 +358,7 @@ viz.plot_run(folder / "C.jsonl", title="Run C, by its own lines")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# **A** had the broken rows. Loss and norm jump for two steps, and are back at once: both ranks have learned a little nonsense, but the same, so it goes on. Look at those two batches, though. **C** computes what it should, and slowly: rank 1 waits for its disk. It may go on until you have another node.
+# **A** had the broken rows. The loss jumps for two steps and comes back: both ranks have learned a little nonsense, but the same, so it goes on. Look at those two batches, though. **C** computes what it should, and slowly: rank 1 waits for its disk. It may go on until you have another node. (Its picture has a jump of the norm, too, at step 31. No loss follows, and nothing is wrong: norms do that.)
 #
 # **B** has stopped, because a bit in the exponent made a weight so large that the loss was infinite. That is the kind one. **D** had the same illness in a lower bit. Compare its losses with C's: they agree in every digit shown. Nothing but the last column tells, and since step 20 one rank trains another model. Both have to go back to a checkpoint from before step 20.
 #
@@ -383,11 +383,11 @@ viz.plot_run(folder / "C.jsonl", title="Run C, by its own lines")
 #
 # <details><summary>What happened</summary>
 #
-# Read the norms alone. At 31,215 the norm is four times the usual, while the loss has hardly moved, and from there on it grows in every step. At 31,217 it is more than sixty times the usual, and the loss, which had risen by a sixth, is almost back. Two steps later comes the jump. They did nothing, and after some thirty steps the loss was where it had been. It was the first spike of the loss in a month. But they kept the checkpoints from before and after it.
+# Read the norms alone. At 31,215 the norm is four times the usual, while the loss has hardly moved, and from there on it grows in every step up to the jump. At 31,217 it is more than sixty times the usual, and the loss, which had risen by a sixth, is almost back. Two steps later comes the jump. They did nothing, and after some thirty steps the loss was where it had been. Norms had jumped before; it was the first spike of the loss in a month. But they kept the checkpoints from before and after it.
 #
 # </details>
 #
-# > **To keep.** The norm grows before the loss jumps. A loss that comes back may go on, a rank that is unlike the others may not.
+# > **To keep.** The norm often grows before the loss jumps, and often for nothing. A loss that comes back may go on, a rank that is unlike the others may not.
 
 # %% [markdown]
 # ## The run book: OLMo on your nodes
@@ -478,7 +478,7 @@ for row, first, then in zip(theirs, before, after, strict=True):
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# One factor has mended four of the five. What was wrong with these was not the network, but how well this code uses a GPU, and that the three small runs could tell. But look at the last row. There the prediction was too long before, and the factor has made it longer still. How messages travel between a hundred nodes no small run can tell. The factor is drawn a little towards 1, the more the less your rows agree among themselves.
+# One factor has mended four of the five. What was wrong with these was not the network, but how well this code uses a GPU, and that the three small runs could tell. But look at the last row. There the prediction was too long before, and the factor has made it longer still. How messages travel between a hundred nodes no small run can tell. The factor is drawn a little towards 1, and more if your rows disagree among themselves.
 #
 # </details>
 #
@@ -524,7 +524,7 @@ score()
 #
 # ## A place to meet for each attempt
 #
-# In PyTorch 2.13 a restart over gloo succeeds by luck: with two ranks in some of our trials, with four in none. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused". So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so no number will do. In `train` rank 0 invents a name. The others ask for it under a key that they have just made up. Only a living rank 0 can answer there, and a dead one's answers lie under other keys.
+# In PyTorch 2.13 a restart over gloo succeeds by luck: with two ranks in some of our trials, with four in none. The second attempt meets at the same store as the first, finds the addresses of dead ranks there, and ends with "Connection refused", or hangs. So every attempt needs a name of its own. torchrun tells each rank how often it was restarted, but every node counts that for itself, so two nodes may have two numbers. In `train` rank 0 invents a name. The others ask for it under a key that they have just made up. Only a living rank 0 can answer there, and a dead one's answers lie under other keys.
 
 # %%
 from course_lib.ranks import meeting
@@ -561,7 +561,7 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 # | BLOOM, 30 April: an evaluation hangs for three hours, with every GPU at work, and no time limit speaks | a data loader's worker that never answers; `py-spy` over `srun` showed it in the end | a barrier first, which did not help; then a loader without workers for evaluation |
 # | Llama 3: the run stops, again and again | faulty GPUs and their memory in half of the cases | automatic restart, and tools that name the slow rank |
 #
-# Most of these you have met on these two pages. Count what each cost, too: BLOOM lost seven hours because a GPU died two steps before a checkpoint was due, and from then on wrote more often, in the end every hundred steps. The hanging evaluation cost 18 hours, most of them because it was a weekend. OPT counted 35 restarts by hand in two months, and more than seventy by machine.
+# Most of these you have met on these two pages. Count what each cost, too: BLOOM lost seven hours because a GPU died two steps before a checkpoint was due, and from then on wrote more often, in the end every hundred steps. The hanging evaluation cost 18 hours, on a weekend. OPT counted 35 restarts by hand in two months, and more than seventy by machine.
 #
 # A spike is no error by itself. After a NaN all later steps are lost, so go back to a checkpoint before it.
 #
@@ -577,12 +577,12 @@ print(f"a stop every {between_s / planner.DAY_S:.0f} days; write every {write_s 
 #
 # Read a configuration before you start it. Of [theirs](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) four lines are worth a question. Both files, that of 1B too, call the run `OLMo-7B`; their job script gives it the job's name instead, but who starts it by hand has two of one name. The learning rate warms up for 1,000 steps, but the run has 515, so it never gets there. `save_num_checkpoints_to_keep: -1` keeps all checkpoints, until the disk is full. And a batch of 128 is four GPUs with 32 sequences each, so on eight GPUs either the batch grows, or each takes 16.
 #
-# Our own job file, `job=olmo_7b_fsdp`, has their steps, batch, rate, clipping and recomputation, and says in its preset where it differs: on two nodes each GPU takes 16 sequences, and the warm-up has 50 steps. `train` differs in four things more. Its cosine falls to 0, theirs to a tenth of the rate. Its Adam takes PyTorch's second beta, 0.999, and theirs 0.95. While theirs warms up it clips more loosely. And our model learns its positions and has biases, where theirs has neither: compare speeds and bytes with theirs, and not losses.
+# Our own job file, `job=olmo_7b_fsdp`, has their steps, batch, written rate, weight decay and recomputation. Its preset says what differs: two nodes with 16 sequences a GPU, since 32 on one node do not quite fit by our formula, and a warm-up of 50 steps. So our rate comes down again, to 0, and theirs still rises at the end. (It would come down to a tenth.) What `train` has otherwise: its Adam has a second beta of 0.999 and a small epsilon, theirs 0.95 and a larger one. It clips at 1 in each step, where theirs, which still warms up, clips at 10. And it decays norms, embeddings and biases, too. Our model is the workshop's formula made real: it learns its positions, and has biases and no norms within attention. So compare speeds and bytes with theirs, and not losses.
 #
 # %% [markdown]
 # ## Wrapping policies and sharding strategies
 #
-# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit? The table has the GiB on a GPU, and the seconds of a step's messages; what does not fit stands in brackets. `HYBRID_SHARD` shares among two GPUs here, and on two nodes among the four of each node.
+# OLMo's configuration has both by name, and lesson 06 showed what they are. Which pairs fit? The table has the GiB on a GPU, and the seconds of a step's messages; what does not fit stands in brackets. `HYBRID_SHARD` shares among two of the four GPUs of one node, and on two nodes among the four of each.
 
 # %%
 from course_lib.config import ParallelConfig
@@ -617,15 +617,15 @@ print_pairs("olmo_7b_workshop", 1, 16)
 print_pairs("olmo_7b_workshop", 2, 16)
 
 # %% [markdown]
-# Of 1B all pairs fit, so it may have the simplest, which is DDP. Of 7B no pair with `NO_SHARD` fits, and that is why the workshop takes FSDP for it. Without wrapping all weights are whole at once, so only gradients and Adam's states are really shared. `HYBRID_SHARD` keeps a replica for each of its groups, and has room on two nodes only. Messages are a small part of these steps, since a node's wires are fast and the batches large.
+# Of 1B all pairs fit, so it may have the simplest, which is DDP. Of 7B no pair with `NO_SHARD` fits, and that is why the workshop takes FSDP for it. Without wrapping all weights are gathered at once, and all gradients are whole until they are reduced, so of 7B no strategy fits without it. `HYBRID_SHARD` keeps a replica for each of its groups, and has room on two nodes only. Messages are a small part of these steps, since the batches are large.
 #
-# (OLMo has a few names more, for every second to fifth block and for groups with the vocabulary's matrices apart. And its own `by_block_and_size` makes two units more of 7B than ours, because it takes these matrices whatever their size.)
+# (`size_based` finds nothing in 1B that is large enough, and wraps nothing. OLMo has a few names more, for every second to fifth block and for groups with the vocabulary's matrices apart. And its own `by_block_and_size` makes two units more of 7B than ours, because it takes these matrices whatever their size.)
 #
 # `make olmo` runs the real packages on your CPU: `ai2-olmo` makes 33 units of the 7B `by_block`, as our count says, and a small OLMo of `ai2-olmo-core` has the same loss under DDP, FSDP and HSDP. [Its page](../wild/OLMO.md) has what it measured. It met a trap, too: as released, asynchronous checkpoints let some runs hang, and we leave out the metric that does it.
 #
 # ## The same lines in TensorBoard
 #
-# A run's lines are JSON, so any tool can draw them. TensorBoard wants files of its own, and ten lines write them. It is no part of this course's environment, because `pip install tensorboard` brings seven further packages, some sixty megabytes, for curves that `watch` draws as well. Take it if your group compares runs there.
+# A run's lines are JSON, so any tool can draw them. TensorBoard wants files of its own, and ten lines write them. It is no part of this course's environment, because `pip install tensorboard` brings six further packages, some sixty megabytes, for curves that `watch` draws as well. Take it if your group compares runs there.
 #
 # ```python
 # import json

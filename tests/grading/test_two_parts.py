@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,6 +111,28 @@ def test_the_meter_sees_what_is_kept_where_no_name_leads():
     assert meter.live_bytes(besides=()) == 12
     del total
     assert meter.live_bytes(besides=()) == 0
+
+
+def test_what_a_thread_lets_go_of_a_moment_later_is_not_kept():
+    """As gloo's threads do with the tensors of a call that has returned."""
+    meter, taken, looks = Meter(), [], threading.Event()
+    with meter:
+        taken.append(torch.ones(3))
+
+    def lets_go():
+        looks.wait()
+        time.sleep(0.05)
+        taken.clear()
+
+    thread = threading.Thread(target=lets_go)
+    thread.start()
+    assert meter.live_bytes(()) == 12
+    looks.set()
+    assert meter.live_bytes((), at_most=0) == 0
+    thread.join()
+    with meter:
+        kept = torch.ones(2)
+    assert meter.live_bytes((), at_most=0) == kept.nbytes  # in spite of all patience
 
 
 def test_the_meter_counts_products_and_sees_autograd():

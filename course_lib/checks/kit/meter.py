@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.checks.kit.work import Watch
+
+_LETS_GO_S, _LOOK_S = 0.5, 0.005
 
 
 class Metered(NamedTuple):
@@ -54,8 +57,19 @@ class Meter(Watch):
             result = function(*arguments)
         return result, Metered(counter.get_total_flops(), self.autograd)
 
-    def live_bytes(self, besides: Iterable[Tensor]) -> int:
-        """Bytes that are kept somewhere; those of `besides` do not count."""
+    def live_bytes(self, besides: Iterable[Tensor], at_most: int | None = None) -> int:
+        """Bytes that are kept somewhere; those of `besides` do not count.
+
+        A thread of gloo lets go of a call's tensors after the call has returned, and needs Python's lock for that. So
+        whoever knows what may be left says `at_most`: if more is there, it has half a second to go.
+        """
         gc.collect()
         others = {StorageWeakRef(tensor.untyped_storage()) for tensor in besides}
+        live, until = self._live_besides(others), time.monotonic() + _LETS_GO_S
+        while at_most is not None and live > at_most and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            live = self._live_besides(others)
+        return live
+
+    def _live_besides(self, others: Container[StorageWeakRef]) -> int:
         return sum(size for storage, size in self.storages.items() if storage not in others and not storage.expired())

@@ -60,7 +60,7 @@ def _drive(answer: Any, x: Tensor, piece: Tensor, shape: tuple[int, int], gradie
         ledger.clear()
         settled = meter.live_bytes(())
         y, *leaves = _forward(answer, x, piece, shape)
-        kept = meter.live_bytes([y, *leaves]) - settled
+        kept = meter.live_bytes([y, *leaves], at_most=settled) - settled
         y.backward(gradient)
     return Noted((y, *(leaf.grad for leaf in leaves)), {"kept": kept})
 

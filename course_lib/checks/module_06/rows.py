@@ -99,7 +99,7 @@ def use_pieces(answer: Callable[..., Any], tensors: Sequence[Tensor], *calls: st
         pieces = listed(one.pieces(), "pieces()", len(tensors))
         first = [*(piece.detach().clone() for piece in pieces), *(getattr(one, call)() for call in calls)]
     whole = [x.detach().clone() for x in _gathered(one, meter, len(tensors))]
-    later = meter.live_bytes(first) - kept
+    later = meter.live_bytes(first, at_most=kept) - kept
     with torch.no_grad():
         for piece in pieces:
             piece.mul_(dist.get_rank() + 2)

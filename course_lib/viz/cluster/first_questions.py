@@ -33,7 +33,9 @@ _COLUMNS = {
             "Where does each rank wait?",
             ("its stack. One in no collective: read there. In its DataLoader: read the stacks of its children",),
         ),
-        _Question("All in collectives: which call differs first?", ("the odd stack; else the flight recorder",)),
+        _Question(
+            "All in collectives: which call differs first?", ("the flight recorder; an odd stack may be a call late",)
+        ),
         _Question("Why there?", ("a short run with DETAIL; trust its lines, not the ranks that it names",)),
     ),
     "It is slow": (
@@ -56,7 +58,7 @@ _COLUMNS = {
                 "−9 killed: memory?",
                 "−6 abort: calls that do not fit?",
                 "−15 ended by torchrun",
-                "1 raised an error",
+                "1 an error, or it lost a dead one",
             ),
         ),
         _Question("Does it go on from its last checkpoint?", ("--max-restarts; scontrol requeue",)),
@@ -71,9 +73,9 @@ _COMMANDS = {  # in capitals: what you put in
     "which rank": "ps -o ppid,stat,time -p PID;  grep -az ^RANK= /proc/PID/environ",
     "stacks": "py-spy dump --locals --pid PID  (--nonblocking if it is stopped)",
     "by the signal": "kill -USR2 PID  (a rank's: torchrun would die of it)",
-    "by the server": "curl -sm 9 HOST:PORT/stacks | grep -E 'Rank|File'",
+    "by the server": "curl -sm 70 HOST:PORT/stacks | grep -E 'Rank|File'",
     "every node": "srun --jobid=JOB --overlap --ntasks-per-node=1 --label …",
-    "calls": "python -m course_lib.gauges.flight HOST:PORT  (or FOLDER)",
+    "calls": "python -m course_lib.gauges.flight FOLDER  (HOST:PORT: no lines)",
     "why there": "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …  (DDP: see lesson 12)",
     "logs": "LOG_DIR/*/attempt_0/RANK/stderr.log;  grep -A 7 'Root Cause'",
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import io
 import json
 import pickle
 
 import pytest
 
-from course_lib.gauges import first_difference, flight_calls, with_named_groups, write_for_torchfrtrace
+from course_lib.gauges import first_difference, flight, flight_calls, with_named_groups, write_for_torchfrtrace
 from course_lib.gauges.flight import dumps_in, main, where_ranks_part
 
 LINES = {"step": 37, "evaluate": 55, "save": 59}
@@ -109,3 +111,18 @@ def test_a_folder_of_dumps_is_told_in_a_terminal(tmp_path, capsys):
     for rank in range(4):
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(hang_dump(rank)))
     assert main([str(tmp_path)]) == 0 and capsys.readouterr().out.startswith("ranks part in call ")
+
+
+def test_a_rank_that_does_not_answer_the_server_is_named_first(monkeypatch, capsys):
+    """As torch 2.13's page has it when one of four processes is stopped."""
+    blocks = [
+        json.dumps(hang_dump(0)),
+        json.dumps(hang_dump(1)),
+        "Timeout: HTTPConnectionPool(host='vm'): Read timed out.",
+    ]
+    page = "".join(
+        f"<h2>Rank {rank}: http://vm/</h2><pre>{html.escape(block)}</pre>" for rank, block in enumerate(blocks)
+    )
+    monkeypatch.setattr(flight, "urlopen", lambda url, timeout: io.BytesIO(page.encode()))
+    assert main(["vm:29500"]) == 0
+    assert capsys.readouterr().out == ("the debug server got no answer of rank 2; look there first (ps: stopped, T?)\n")
