@@ -76,11 +76,16 @@ SHOWN, ALONE = "print(path.name, name, round(found[name], 1))", ' and running["c
 KERNELS, LARGEST, EDGES = 'event["cat"] != "kernel"', "key=found.get", "sorted(mine + computing)"
 
 WRONG["12.4", "plain"] = {
-    "it prints 3 lines, and none begins with ddp_rank0.json, a name and a number": {
+    "it prints nothing of ddp_rank0.json, but of fsdp_rank0.json: does it open every file?": {
         'glob("*.json")': 'glob("f*.json")'
     },
-    "it prints 4 lines, and none begins with fsdp_rank0.json": {SHOWN: SHOWN.replace("path.name, ", "")},
-    "the names in fsdp_rank0.json are AllGather_RING_LL": {KIND: '"ncclDevKernel_([^(]+)"'},
+    "JSONDecodeError": {'glob("*.json")': 'glob("*")'},
+    "it prints 5 lines, and none begins with fsdp_rank0.json": {SHOWN: SHOWN.replace("path.name, ", "")},
+    "ReduceScatter: a name ends before the first character that is no letter": {KIND: '"ncclDevKernel_([^(]+)"'},
+    "Broadcast, ReduceScatter: one that is never exposed has a line, too": {
+        SHOWN: f"if found[name]:\n                {SHOWN}"
+    },
+    "us are right: that is a million times too much": {GAP: "total += (time - before) * 1e6"},
     "prints two lines for AllReduce": {SHOWN: f"{SHOWN}\n            {SHOWN}"},
     "us are right: those are milliseconds": {GAP: "total += (time - before) / 1000", "[name], 1)": "[name], 4)"},
     "and of AllReduce more are exposed": {", reverse=True": ""},
@@ -94,7 +99,7 @@ WRONG["12.4", "plain"] = {
         ),
         f"sorted(found, {LARGEST}, reverse=True)": "found",
     },
-    "that is all time of the collectives": {ALONE: ""},
+    "that is all time of this collective": {ALONE: ""},
     "what the CPU did, or an annotation, is taken for computing": {f" or {KERNELS}": ""},
     "copies are taken for computing": {KERNELS: 'event["cat"] not in ("kernel", "gpu_memcpy")'},
 }
@@ -231,6 +236,14 @@ WRONG["12.7", "elsewhere"] = {
         DUE: 'if rank == 0 and step == task["every"]:'
     },
     "the first start, on 2: rank 0 calls train in 15 steps (0, 1, 2,": {"start=done + 1": "start=done"},
+    "the first start, on 2: train gets numbers of rows, and no rows": {
+        "make_loader(task, sampler), start": "sampler, start"
+    },
+    "it makes no step, and takes the run for finished. The last checkpoint is that of step 10": {
+        SAVED: 'torch.save({"rows": step * task["batch"] // ranks}, path)',
+        LOADED: 'state["rows"] * ranks // task["batch"] if state else 0',
+        "    rank, task, path =": "    ranks = dist.get_world_size()\n    rank, task, path =",
+    },
     "rank 0 had ended before step 14, in which all processes were to be killed": {TRAINED: ""},
     "each epoch has the same order: the seed of epoch e is seed + e": {
         'self.task["seed"] + epoch': 'self.task["seed"]'

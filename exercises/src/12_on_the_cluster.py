@@ -246,10 +246,10 @@ check("12.3", find_stray)
 # %% [markdown]
 # ## 12.4
 #
-# *Own file · medium · useful · 30 minutes.* **You learn** to ask of a trace which collective makes a step longer. It is rarely the one that takes longest.
+# *Own file · medium · useful · 30 minutes.* **You learn** to ask of a trace which collective makes a step longer. It need not be the one that takes longest.
 #
 # In 08.11 you profiled a step on CPUs. On a GPU the same `torch.profiler` writes more. There the CPU only launches kernels, and these run
-# later, in **streams**. What counts is what the GPU did. A collective of NCCL is a kernel as well, and it costs a step nothing as long as
+# later, in **streams**. What counts is what the GPU did. A collective of NCCL is a kernel as well, and it costs a step little as long as
 # another stream computes. The rest of it is **exposed communication**.
 #
 # Here are four events of such a trace, as they stand under `traceEvents`. Times are in microseconds:
@@ -266,16 +266,17 @@ check("12.3", find_stray)
 # ```
 
 # %% [markdown]
-# Collectives are the kernels whose name begins with `ncclDevKernel_`. What follows, up to the next character that is no letter, is the
-# collective's name: here `AllGather`. The GPU computes while any other event with `cat` equal to `kernel` runs. Copies do not count,
-# nor does what the CPU did, nor what is called `gpu_user_annotation`. Events come in any order, and those without `"ph": "X"` have no duration.
+# In these traces collectives are the kernels whose name begins with `ncclDevKernel_`. (Some versions of NCCL, and AMD's, name them
+# otherwise: look into yours first.) What follows, up to the next character that is no letter, is the collective's name: here `AllGather`. The GPU computes while any other event with `cat` equal to `kernel` runs. Copies do not count,
+# nor does what the CPU did, nor an event whose `cat` is `gpu_user_annotation`. Events come in any order, and those without `"ph": "X"` have no duration.
 #
 # A collective's name is exposed while at least one collective of this name runs and no kernel computes. Two collectives of different
-# names that run at the same time do not hide each other.
+# names that run at the same time do not hide each other. One that waits for a late rank is exposed, too; 12.8 finds that rank.
 #
-# Write a script that reads traces. Started by `python script.py FOLDER`, it opens every file of the folder whose name ends in `.json`, as
-# `export_chrome_trace` has written it, and prints a line for each collective's name in it: the file, the name, and the exposed
-# microseconds with a digit behind the point. The most exposed name of a file comes first, so you know where to begin.
+# Write a script that reads traces. Started by `python script.py FOLDER`, it opens every file of the folder whose name ends in `.json`, and no
+# other. Each is a dict, as `export_chrome_trace` has written it, with its events under `traceEvents`. The script prints a line for each
+# collective's name in it: the file, the name, and the exposed microseconds of the whole file with a digit behind the point. A name that is
+# never exposed has a line, too. The most exposed name of a file comes first, so you know where to begin.
 #
 # ```text
 # rank3.json ReduceScatter 840.9
@@ -565,12 +566,12 @@ check("12.6", survivor)
 # | `rows` | how many rows there are, with the numbers 0 to `rows` - 1; this is no multiple of `batch` |
 # | `seed` | epoch e has the order `torch.randperm(rows, generator=torch.Generator().manual_seed(seed + e))`, e counts from 0 |
 # | `batch` | rows of a step on all ranks together, the same in both starts |
-# | `every` | after each step whose number this divides there is a checkpoint; of it, you write what concerns the data |
+# | `every` | after each step whose number this divides there is a checkpoint; you write only the part of it that says where the data is |
 # | `steps` | so many steps the run makes in all; they count from 1 |
 # | `workers` | so many workers each rank's `DataLoader` has; they read ahead. `make_loader` makes it |
 #
 # All epochs behind each other make one long order, and each step takes its next `batch` rows, also where an epoch ends in the middle of
-# them. The ranks share these evenly, in whichever way.
+# them. The ranks share these evenly, in whichever way; `batch` can be divided by their number.
 
 # %% [markdown]
 # Every rank calls `train` for each of its steps, with the step's number and the rows that it has got from its loader. In the first start **the
@@ -579,13 +580,16 @@ check("12.6", survivor)
 #
 # What the second start needs has to be there before. After each step that `every` divides, when a run saves its weights, rank 0 saves the
 # state of the data as `state.pt`, at most ten numbers. A start that finds this file goes on from there. Steps that were made after
-# the last checkpoint are undone in the weights, so their rows are read again, and no others. No kill falls into your saving, as it did in 12.6.
+# the last checkpoint are undone in the weights, so their rows are read again, and no others. Unlike in
+# 12.6 nobody is killed while you save, so you need no rename here. In a run of your own you do.
 #
 # **Target:** in every step of both starts, all ranks together read just the rows that one process would have read in it that was never killed,
-# and the second start begins with the step after the last checkpoint. In the first case there are no workers, in the second case two.
+# and the second start begins with the step after the last checkpoint. The check does this twice: from 2 processes to 4 without workers,
+# and from 4 to 2 with two workers each.
 #
 # To start it yourself, run `save_script("12.7", resumed_rows)`. Nobody kills it then, so let `train` do it in step 12, with
-# `os.kill(os.getpid(), 9)`. Take this line out again before you start the file on 4.
+# `os.kill(os.getpid(), 9)`. Take this line out again before you start the file on 4. The files `rank*` list the rows of each step. Delete
+# them and `state.pt` before you begin once more, or the script takes its run for finished.
 
 # %% nbgrader={"grade": false, "grade_id": "12-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 resumed_rows = """
@@ -598,7 +602,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Rows(Dataset):
-    # Reading a row gives its number.
+    # Row n holds the number 1000 + n.
     def __init__(self, rows):
         self.rows = rows
 
@@ -606,7 +610,7 @@ class Rows(Dataset):
         return self.rows
 
     def __getitem__(self, number):
-        return number
+        return 1000 + number
 
 
 def make_loader(task, sampler):

@@ -21,6 +21,7 @@ def verdicts(seed, mistake):
             lines = [
                 f"{name} {kind} {us:.1f}\n"
                 for name, text in texts.items()
+                if name.endswith(".json")
                 for kind, us in exposed_us(json.loads(text)["traceEvents"], mistake).items()
             ]
             yield spec.verdict(case, Ran(starts=((Ended(1, 0, "".join(lines), ""),),), beside=texts))

@@ -21,6 +21,7 @@ from course_lib.checks.kit.script import Ran, ScriptExercise, Start
 from course_lib.checks.kit.spec import Level
 
 _ROWS, _BATCH, _STEPS = 50, 8, 20  # an epoch ends in the middle of a batch
+_HOLDS = 1000  # what stands in a row, beside its number: so rows are known from what a sampler says of them
 _EVERY = (5, 6)
 _MOST = 10  # numbers of a state
 _AHEAD = 4  # batches that two workers have read ahead
@@ -86,6 +87,8 @@ def _wrong_start(case: _Killed, ran: Ran) -> str | None:
     found = [_notes(ran, rank, ranks) for rank in range(ranks)]
     if reason := (_wrong_begin(found[0], first, ran) if second else None) or _wrong_steps(found, first, end):
         return where + reason
+    if any(row < 0 for mine in found for rows in mine.values() for row in rows):
+        return f"{where}train gets numbers of rows, and no rows: what `make_loader` has made brings them"
     together = [sorted(row for mine in found for row in mine[step]) for step in range(first + 1, end + 1)]
     if reason := _wrong_rows(task, together, _order(task), first):
         return where + reason
@@ -106,13 +109,18 @@ def _notes(ran: Ran, rank: int, ranks: int) -> _Notes:
     path, found = ran.folder / f"rank{rank}_of_{ranks}.txt", _Notes()
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         step, *rows = map(int, line.split())
-        found.setdefault(step, []).extend(rows)
+        found.setdefault(step, []).extend(row - _HOLDS for row in rows)
     return found
 
 
 def _wrong_begin(mine: _Notes, kept: int, ran: Ran) -> str | None:
     """What the second start makes of the first one's end."""
-    begin, every = next(iter(mine), kept + 1), ran.task["every"]
+    begin, every = next(iter(mine), 0), ran.task["every"]
+    if not begin:
+        return (
+            f"it makes no step, and takes the run for finished. The last checkpoint is that of step {kept}: does the "
+            "state count the rows of one rank, and is that taken times the ranks of now?"
+        )
     if begin == kept + 1:
         return None
     if "state.pt" not in ran.left[0]:

@@ -13,6 +13,7 @@ _NAMES = {
     "ReduceScatter": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "AllReduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "SendRecv": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "Broadcast": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
 }
 _COMPUTE = (
     "nvjet_tst_128x256_64x4_TNT",
@@ -31,11 +32,14 @@ class TracedStep:
     kinds: tuple[str, ...]
     beside: bool = False  # kernels of a second stream, some of them inside of others
     together: bool = False  # two collectives at the same time, of two kinds and of one
+    hidden: bool = False  # one that is never exposed
 
     def written(self, seed: int) -> str:
         """The text of the file as export_chrome_trace writes it."""
         draw = random.Random(f"{seed} {self.file}")
         events, now = [_event("ProfilerStep#4", "user_annotation", 0, 9e4, thread=1)], 100.0
+        if self.hidden:
+            events.append(_event(_NAMES["Broadcast"], "kernel", now - 30, 25, thread=20))  # a kernel begins before it
         for number in range(8):
             kind = self.kinds[number % len(self.kinds)]
             # The first kind takes longest and is nearly hidden; the last one is short, and nothing hides it.

@@ -35,7 +35,7 @@ class _Traces(Start):
 
 
 def _texts(case: _Traces, seed: int) -> dict[str, str]:
-    return {step.file: step.written(seed) for step in case.steps}
+    return {step.file: step.written(seed) for step in case.steps} | {"job.log": "no trace\n"}
 
 
 def _verdict(case: _Traces, ran: Ran) -> str | None:
@@ -49,8 +49,11 @@ def _verdict(case: _Traces, ran: Ran) -> str | None:
             of_trace[name] = float(number)
         except ValueError:
             return f"of {Path(path).name} it prints {number!r} for {name}, and microseconds are asked"
-    traces = {name: json.loads(text)["traceEvents"] for name, text in ran.beside.items()}
+    written = {name: text for name, text in ran.beside.items() if name.endswith(".json")}
+    traces = {name: json.loads(text)["traceEvents"] for name, text in written.items()}
     if missing := [name for name in traces if name not in found]:
+        if found:
+            return f"it prints nothing of {missing[0]}, but of {', '.join(found)}: does it open every file?"
         lines = plural(len(ran.ended[0].printed.splitlines()), "line")
         return f"it prints {lines}, and none begins with {missing[0]}, a name and a number"
     reasons = (_wrong(name, found[name], exposed_us(events)) for name, events in traces.items())
@@ -63,7 +66,8 @@ def _verdict(case: _Traces, ran: Ran) -> str | None:
 
 def _wrong(trace: str, found: _Found, right: _Found) -> str | None:
     if found.keys() != right.keys():
-        return f"the names in {trace} are {', '.join(sorted(found))}, expected {', '.join(sorted(right))}"
+        names = f"the names in {trace} are {', '.join(sorted(found))}, expected {', '.join(sorted(right))}"
+        return names + _why_others(found, right)
     for name, want in right.items():
         if not _near(found[name], want):
             return f"{name} in {trace} is exposed for {found[name]:.1f} us there, and {want:.1f} us are right"
@@ -73,6 +77,15 @@ def _wrong(trace: str, found: _Found, right: _Found) -> str | None:
             return f"the microseconds are right, but {trace} begins with {first}, and of {most} more are exposed"
         return f"the microseconds are right, but in {trace} the names stand as {', '.join(found)}: most first"
     return None
+
+
+def _why_others(found: _Found, right: _Found) -> str:
+    """Which rule of the names was not kept."""
+    if any(name not in right and name.startswith(tuple(right)) for name in found):
+        return ": a name ends before the first character that is no letter"
+    missing = right.keys() - found.keys()
+    hidden = missing and not any(right[name] for name in missing)
+    return ": one that is never exposed has a line, too" if hidden else ""
 
 
 def _same(found: Mapping[str, _Found], traces: Mapping[str, Any], mistake: str) -> bool:
@@ -89,7 +102,7 @@ def _near(got: float, want: float) -> bool:
 
 
 MISTAKES = {
-    "that is all time of the collectives. What computes meanwhile hides some of it": "total",
+    "that is all time of this collective. What computes meanwhile hides some of it": "total",
     "what the CPU did, or an annotation, is taken for computing. The GPU computes in kernels alone": "ops",
     "copies are taken for computing. They move bytes": "copies",
     "kernels are cut out one by one, and where two overlap, the time is cut out twice": "one by one",
@@ -97,6 +110,7 @@ MISTAKES = {
     "another collective is taken for computing. Two that run at the same time hide nothing of each other": "others",
     "that is the collective that takes longest. Most of it is hidden": "longest",
     "those are milliseconds": "milliseconds",
+    "that is a million times too much. In a trace times are microseconds already": "seconds",
 }
 
 
@@ -125,8 +139,7 @@ def exposed_us(traced: Sequence[Mapping[str, Any]], mistake: str = "") -> _Found
             found[kind] = length(spans) - sum(length(spans) - length(without(spans, union([op]))) for op in computing)
         if mistake == "each":
             found[kind] = _each(mine, computing)
-        if mistake == "milliseconds":
-            found[kind] /= 1000
+        found[kind] *= {"milliseconds": 1e-3, "seconds": 1e6}.get(mistake, 1.0)
     by = total if mistake == "longest" else found
     return {kind: found[kind] for kind in sorted(by, key=by.__getitem__, reverse=True)}
 
@@ -150,7 +163,7 @@ _UNCOVERED = ScriptExercise(
                     world_size=1,
                     text="traces of FSDP and of DDP",
                     steps=(
-                        TracedStep(file="fsdp_rank0.json", kinds=_FSDP),
+                        TracedStep(file="fsdp_rank0.json", kinds=_FSDP, hidden=True),
                         TracedStep(file="ddp_rank0.json", kinds=("AllReduce",)),
                     ),
                 ),
