@@ -212,8 +212,8 @@ def _wire(ranks: Sequence[Alone], cluster: ClusterSpec) -> tuple[str, float]:
 def links(ranks: Sequence[Alone], rows: Sequence[LinkRow], cluster: ClusterSpec | None) -> list[Finding]:
     """Each link alone is right, and about as fast as the others and the preset's: inside nodes, and between them."""
     findings = []
+    hosts = {row: tuple(dict.fromkeys(ranks[one].host for one in row.ranks)) for row in rows}
     for what, ends in (("inside", 1), ("between", 2)):
-        hosts = {row: tuple(dict.fromkeys(ranks[one].host for one in row.ranks)) for row in rows}
         if alike := {row: names for row, names in hosts.items() if len(names) == ends}:
             preset = ("", 0.0) if cluster is None else _preset(what, ranks, alike, cluster)
             findings.append(_of_a_kind(what, alike, preset))

@@ -239,11 +239,12 @@ WRONG["12.7", "elsewhere"] = {
     "the first start, on 2: train gets numbers of rows, and no rows": {
         "make_loader(task, sampler), start": "sampler, start"
     },
-    "it makes no step, and takes the run for finished. The last checkpoint is that of step 10": {
+    "it makes no step, and the last checkpoint is that of step 10: state.pt has 40, the rows of one rank": {
         SAVED: 'torch.save({"rows": step * task["batch"] // ranks}, path)',
         LOADED: 'state["rows"] * ranks // task["batch"] if state else 0',
         "    rank, task, path =": "    ranks = dist.get_world_size()\n    rank, task, path =",
     },
+    "it makes no step, and the last checkpoint is that of step 10": {LOADED: "20 if state else 0"},
     "rank 0 had ended before step 14, in which all processes were to be killed": {TRAINED: ""},
     "each epoch has the same order: the seed of epoch e is seed + e": {
         'self.task["seed"] + epoch': 'self.task["seed"]'

@@ -37,7 +37,7 @@ viz.plot_first_questions()
 # %% [markdown]
 # ## Who starts whom?
 #
-# A job can hang before its first line. To know where, you have to know who starts whom. So we read the file that starts it, made by `python -m course_lib slurm job=olmo_7b_fsdp nodes=4 dp=16 time=08:00:00 steps=14000 checkpoint_every=2000`. So many steps fit into a night even at the slow end of what `plan` says.
+# A job can hang before its first line. To know where, you have to know who starts whom. So we read the file that starts it. Its third line has the command that made it. So many steps fit into a night even at the slow end of what `plan` says.
 
 # %%
 from course_lib.cli.slurm import slurm_command

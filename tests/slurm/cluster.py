@@ -19,7 +19,7 @@ from pathlib import Path
 from tools.paths import LEARNER, ROOT, python_of
 
 NODES = ("node1", "node2", "node3")  # one more than a job takes: it goes on there when a node has died
-_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare", "ip", "tc")
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"  # where daemons are
 _READY_S = 30.0
 # Cores and memory of a node are said, not had, so that every shipped job finds its room.
@@ -64,7 +64,7 @@ _NAMED = 'hostname "$0" && mount --bind "$1" /etc/hosts && exec slurmd -D -N "$0
 
 
 def missing_programs() -> list[str]:
-    """Those of Slurm, and what gives nodes their names, that are not here."""
+    """Those of Slurm, and what gives nodes their names and networks, that are not here."""
     return [program for program in _PROGRAMS if not shutil.which(program, path=_PATH)]
 
 

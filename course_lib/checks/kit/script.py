@@ -108,7 +108,10 @@ def why_script_fails(exercise: ScriptExercise, text: object, case: Any, *, seed:
         return "it imports course_lib: this script is to run where nothing of the course is"
     torch.set_num_threads(1)  # for the verdict's small models, as on each rank; a check sets it back
     with tempfile.TemporaryDirectory(prefix="own-file-") as name:
-        reason = _reason(exercise, text, case, Path(name), seed=seed, timeout=_PATIENCE * timeout)
+        try:
+            reason = _reason(exercise, text, case, Path(name), seed=seed, timeout=_PATIENCE * timeout)
+        except Unreadable as error:
+            reason = str(error)
     return reason if reason in (None, NOT_YET) else f"{case}: {reason}"
 
 
@@ -140,11 +143,8 @@ def _reason(exercise: ScriptExercise, text: str, case: Any, folder: Path, *, see
         )
         if reason := exercise.between(case, became):
             return reason
-    try:
-        reason = exercise.verdict(case, became)
-        return reason and reason + outside_of_a_group(starts[-1])
-    except Unreadable as error:
-        return str(error)
+    reason = exercise.verdict(case, became)
+    return reason and reason + outside_of_a_group(starts[-1])
 
 
 def lay_down(texts: Mapping[str, str], folder: Path) -> None:

@@ -85,7 +85,7 @@ def _wrong_start(case: _Killed, ran: Ran) -> str | None:
     first = _kept(task, ran.killed_in) if second else 0
     where = f"the {'second' if second else 'first'} start, on {ranks}: "
     found = [_notes(ran, rank, ranks) for rank in range(ranks)]
-    if reason := (_wrong_begin(found[0], first, ran) if second else None) or _wrong_steps(found, first, end):
+    if reason := (_wrong_begin(case, found[0], first, ran) if second else None) or _wrong_steps(found, first, end):
         return where + reason
     if any(row < 0 for mine in found for rows in mine.values() for row in rows):
         return f"{where}train gets numbers of rows, and no rows: what `make_loader` has made brings them"
@@ -113,13 +113,14 @@ def _notes(ran: Ran, rank: int, ranks: int) -> _Notes:
     return found
 
 
-def _wrong_begin(mine: _Notes, kept: int, ran: Ran) -> str | None:
+def _wrong_begin(case: _Killed, mine: _Notes, kept: int, ran: Ran) -> str | None:
     """What the second start makes of the first one's end."""
     begin, every = next(iter(mine), 0), ran.task["every"]
     if not begin:
-        return (
-            f"it makes no step, and takes the run for finished. The last checkpoint is that of step {kept}: does the "
-            "state count the rows of one rank, and is that taken times the ranks of now?"
+        own = kept * ran.task["batch"] // case.world_size  # rows that one rank had read
+        counted = kept * case.then >= ran.task["steps"] * case.world_size and own in _held(ran.saved("state.pt"))
+        return f"it makes no step, and the last checkpoint is that of step {kept}" + (
+            f": state.pt has {own}, the rows of one rank. Is that taken times the ranks of now?" * counted
         )
     if begin == kept + 1:
         return None
@@ -218,7 +219,7 @@ def _from(task: Mapping[str, Any], row: int) -> _Steps:
 
 def _large(state: Any) -> str | None:
     """A state that holds what follows from the seed."""
-    held = _numbers(state)
+    held = len(_held(state))
     return (
         f"all rows are right, but state.pt holds {held} numbers, and {_MOST} are enough: what follows from the seed "
         "need not be kept"
@@ -227,12 +228,13 @@ def _large(state: Any) -> str | None:
     )
 
 
-def _numbers(state: Any) -> int:
+def _held(state: Any) -> list[Any]:
+    """Its numbers, wherever they stand in it."""
     if isinstance(state, Mapping):
-        return sum(map(_numbers, state.values()))
+        return _held([*state.values()])
     if isinstance(state, list | tuple):
-        return sum(map(_numbers, state))
-    return state.numel() if isinstance(state, Tensor) else 1
+        return [number for part in state for number in _held(part)]
+    return state.flatten().tolist() if isinstance(state, Tensor) else [state]
 
 
 _SAMPLED = ScriptExercise(
