@@ -44,8 +44,8 @@ def in_job(*words):
 
 
 def said(ran):
-    """What a notebook said, one line after the other."""
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    """What a notebook said, one line after the other; salloc ends with 0 where an interrupt has ended its command."""
+    assert ran.returncode == 0 and "\nKeyboardInterrupt" not in ran.stderr, ran.stdout + ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
 
 
