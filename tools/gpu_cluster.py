@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 
-from course_lib.gauges.flight import dumps_in, flight_calls
+from course_lib.gauges import flight_calls
+from course_lib.gauges.flight import dumps_in
 from course_lib.units import MiB
 from tools.gpu_files import asks_for_a_gpu, device_s_name, today
 from tools.gpu_lessons import RESULTS
@@ -125,7 +126,7 @@ def hangs(folder: Path) -> Iterator[str]:
     }
     said = started(HANGS, folder, **variables)
     yield from _lines_with(said, "Watchdog caught collective", "Flight Recorder", "flight recorder")
-    for dump in dumps_in(found):
+    for dump in dumps_in(found).values():
         states = Counter(entry["state"] for entry in dump["entries"])
         yield "- its `state`s: " + ", ".join(f"{n} {state}" for state, n in states.items())
         yield from (

@@ -278,7 +278,7 @@ job.wait()
 print(re.search("error msg.*", told)[0].replace(", ", ",\n    "))
 
 # %% [markdown]
-# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows. If your script has written no files, give it `HOST:PORT` of the debug server. No lines of code are in that answer, so of our job it names call 7, and not 6.) The reader finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
+# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows, and where ranks have several groups, who waits for whom. If your script has written no files, give it `HOST:PORT` of the debug server. No lines of code are in that answer, so of our job it names call 7, and not 6.) The reader finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
 #
 # On a cluster of a thousand ranks it names the odd call sooner than you could. But it names a difference, not a cause.
 #
@@ -463,7 +463,7 @@ for slow in gauges.stragglers([*zip(*own, strict=True)]):
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/gauges/flight.py`](../course_lib/gauges/flight.py), about 180 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
+# [`course_lib/gauges/recorded_calls.py`](../course_lib/gauges/recorded_calls.py), about 110 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
 #
 # ## What still hurts
 #
@@ -504,6 +504,30 @@ from course_lib.gauges.exposed import exposed, sorted_out
 display(viz.show_source(exposed), viz.show_source(sorted_out))
 
 # %% [markdown]
+# ## A hang in two kinds of parallelism
+#
+# Four ranks train with tensor parallelism of two and data parallelism of two. So each rank is in two groups, and numbers its calls in each of them. Then rank 3 stops. Rank 2 is its partner in tensor parallelism and rank 1 in data parallelism. Rank 0 is in no group with it. **Before you run the cell**, say who waits, and for whom.
+
+# %%
+spread = logs / "spread"
+spread.mkdir()
+subprocess.run([sys.executable, "scripts/12_spreads.py", str(spread)], check=True)
+read = [sys.executable, "-m", "course_lib.gauges.flight"]
+print(subprocess.getoutput(shlex.join([*read, str(spread / "a later step")])))
+
+# %% [markdown]
+# All three wait, and rank 0 for rank 2, which has done nothing wrong. In a large job nearly all stacks look like theirs. So follow the waiting to its end, where a rank waits in no collective: its stack comes first.
+#
+# There need not be an end. Here ranks 0 and 3 begin with tensor parallelism, and ranks 1 and 2 with data parallelism:
+
+# %%
+print(subprocess.getoutput(shlex.join([*read, str(spread / "circle")])))
+
+# %% [markdown]
+# Each waits for the next, and no stack is wrong by itself. Only the order is, and it must be the same on all ranks.
+#
+# Two things the recorder does not hold. Over gloo no dump says who is in a group, so of the first call in a group `flight` says only that nobody else has called there. NCCL's dumps list the ranks. And gloo does not record a pipeline's sends and receives. NCCL does, but they are numbered by pairs, so `flight` leaves them out and says so.
+#
 # ## A wrong interface that works
 #
 # `make test-slurm` lets two hosts on one machine meet, with two networks between them: one for data, and one for logins, to which the kernel gives 200 Mbit/s<!-- =200 -->. Over each of them `preflight` finds nothing wrong, since everybody answers. Look at its last line, of long messages:

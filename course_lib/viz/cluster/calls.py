@@ -8,7 +8,7 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.gauges.flight import FlightCall, calls_by_number, first_difference, unlike_most
+from course_lib.gauges.recorded_calls import FlightCall, calls_by_number, first_difference, unlike_most
 from course_lib.viz.ink import marks, sheet, style
 from course_lib.viz.ink.entries import Entry
 from course_lib.viz.ink.keys import draw_key

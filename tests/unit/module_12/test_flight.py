@@ -11,6 +11,7 @@ import pytest
 
 from course_lib.gauges import first_difference, flight, flight_calls, with_named_groups, write_for_torchfrtrace
 from course_lib.gauges.flight import dumps_in, main, where_ranks_part
+from course_lib.gauges.waiting import Ends, Wait, ends_of, groups_in, waits_in
 
 LINES = {"step": 37, "evaluate": 55, "save": 59}
 TORCH = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -75,6 +76,12 @@ def test_a_rank_that_never_calls_differs_and_what_one_has_forgotten_is_not_compa
     assert first_difference([calls[0], calls[1][3:]]) is None
 
 
+def test_of_two_as_common_the_one_that_was_made_counts():
+    calls = hang_calls()
+    assert first_difference([calls[0][:4], calls[1]]) == (5, (0,))
+    assert first_difference([calls[0], calls[3]]) == (6, (1,))
+
+
 def test_torchfrtrace_gets_each_rank_s_dump_under_its_name_with_a_named_group(tmp_path):
     (tmp_path / "dumps").mkdir()
     for rank in range(4):
@@ -126,3 +133,84 @@ def test_a_rank_that_does_not_answer_the_server_is_named_first(monkeypatch, caps
     monkeypatch.setattr(flight, "urlopen", lambda url, timeout: io.BytesIO(page.encode()))
     assert main(["vm:29500"]) == 0
     assert capsys.readouterr().out == ("the debug server got no answer of rank 2; look there first (ps: stopped, T?)\n")
+
+
+TP, DP = ("1", "mesh_tp"), ("3", "undefined")  # as two of the groups of a job on NCCL, which lists their ranks
+LISTED = {
+    "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"},
+    "1": {"name": "1", "desc": "mesh_tp", "ranks": "[0, 1]"},
+    "3": {"name": "3", "desc": "undefined", "ranks": "[1, 3]"},
+}
+
+
+def dump_of(*entries):
+    return {"version": "2.10", "pg_config": LISTED, "entries": list(entries)}
+
+
+def test_groups_are_those_that_a_dump_lists():
+    dumps = {0: dump_of(entry(1, "all_reduce", "step", group=TP, done=False)), 1: dump_of()}
+    assert [(group.kind, group.ranks) for group in groups_in(dumps)] == [("mesh_tp", (0, 1))]
+    assert waits_in(dumps, groups_in(dumps))[0].missing == (1,)
+
+
+def test_waiting_is_followed_through_the_groups_to_its_end():
+    past_tp, past_dp = (entry(4, "barrier", "step", group=group) for group in (TP, DP))
+    waits_in_tp = dump_of(past_tp, entry(5, "all_reduce", "step", group=TP, done=False))
+    waits_in_dp = dump_of(past_tp, past_dp, entry(5, "all_reduce", "save", group=DP, done=False))
+    dumps = {0: waits_in_tp, 1: waits_in_dp, 2: dump_of(), 3: dump_of(past_dp)}
+    assert ends_of(waits_in(dumps, groups_in(dumps))) == Ends((3,), ())
+    assert where_ranks_part(dumps).splitlines() == [
+        "others wait, and rank 3 is in no collective now: look at the stack there",
+        "  rank 3, last call: barrier in step, line 37, done",
+        "  rank 1 waits for rank 3 in call 5 of group 3 (ranks 1, 3), all_reduce in save, line 59",
+        "  rank 0 waits for rank 1 in call 5 of mesh_tp (ranks 0, 1), all_reduce in step, line 37",
+    ]
+
+
+def test_a_circle_is_told_apart_from_those_who_wait_for_it_and_from_an_end():
+    held = {0: (1,), 1: (0,), 2: (1,), 3: (4,), 5: (4, 0)}
+    group = groups_in({0: dump_of(entry(1, "barrier", "step"))})[0]
+    call = flight_calls(hang_dump(0))[0]
+    waits = {rank: Wait(rank, group, call, missing) for rank, missing in held.items()}
+    assert ends_of(waits) == Ends((4,), (0, 1))
+    assert ends_of({}) == Ends((), ())
+
+
+def test_ranks_that_part_in_a_group_of_their_own_are_named_by_their_ranks():
+    one, other = (dump_of(entry(1, name, "step", group=DP, done=False)) for name in ("all_reduce", "barrier"))
+    assert where_ranks_part({0: dump_of(), 1: one, 2: dump_of(), 3: other}).splitlines() == [
+        "ranks part in call 1 of group 3 (ranks 1, 3); unlike most: 3",
+        "  call 1, rank 1: all_reduce in step, line 37, waits",
+        "  call 1, rank 3: barrier in step, line 37, waits",
+    ]
+
+
+def test_a_call_to_which_all_have_come_is_named_and_sends_are_not_compared():
+    comes = entry(1, "all_reduce", "step", done=False)
+    said = where_ranks_part(dict.fromkeys(range(4), dump_of(comes))).splitlines()
+    assert said[1:] == ["all have come to call 1, all_reduce in step, line 37, and it is not done"]
+    sends = dump_of(entry(1, "send", "step", done=False, p2p=True), comes)
+    said = where_ranks_part(dict.fromkeys(range(4), sends)).splitlines()
+    assert said == [
+        "4 ranks make the same collective calls at the same places; none is ahead",
+        "sends and receives are not compared",
+    ]
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_rank_without_a_dump_keeps_its_number_and_is_named_first(lost, tmp_path):
+    for rank in {0, 1, 2, 3} - {lost}:
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(dump_of(entry(1, "barrier", "save", done=False))))
+    said = where_ranks_part(dumps_in(tmp_path)).splitlines()
+    assert said[0] == f"no dump of rank {lost}: look there first, whether its process still runs"
+    assert said[-1] == f"  rank {2 if lost == 3 else 3} waits for rank {lost} in call 1, barrier in save, line 59"
+
+
+def test_of_a_thousand_ranks_a_few_lines_are_told():
+    listed = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*range(1000)])}}
+    waits = {"pg_config": listed, "entries": [entry(1, "all_reduce", "step", done=False)]}
+    said = where_ranks_part(
+        {0: {"pg_config": listed, "entries": []}, **dict.fromkeys(range(1, 1000), waits)}
+    ).splitlines()
+    assert said[0].startswith("others wait, and rank 0 is in no collective now")
+    assert said[-1] == "  and 991 more wait" and len(said) == 10

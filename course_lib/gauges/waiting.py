@@ -1,0 +1,97 @@
+"""Who waits for whom in a job that stands still, and for whom all wait in the end.
+
+With tensor and data parallelism a rank is in two groups, and a hang spreads through them. Rank 3 has stopped. So rank 2
+waits for it in a call of their tensor-parallel group, and rank 0 waits for rank 2 in one of their data-parallel group.
+Neither has done anything wrong. Follow the waiting to its end, where a rank waits for nobody.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from course_lib.gauges.recorded_calls import ALL_RANKS, Dump, FlightCall, recorded_call
+
+
+class Group(NamedTuple):
+    """A process group by torch's name for it: its kind, as "mesh_tp", and its ranks."""
+
+    name: str
+    kind: str
+    ranks: tuple[int, ...]
+
+
+class Wait(NamedTuple):
+    """The first call of a rank that is not done, and the ranks of its group that have not come to it."""
+
+    rank: int
+    group: Group
+    call: FlightCall
+    missing: tuple[int, ...]
+
+
+class Ends(NamedTuple):
+    """Where all waiting leads: ranks that wait in no collective, and ranks that wait for each other in a circle."""
+
+    awaited: tuple[int, ...]
+    circle: tuple[int, ...]
+
+
+def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
+    """All groups in which a rank has called, that of all ranks first; dumps by rank, of which some may be lost.
+
+    NCCL's dumps list a group's ranks. Gloo's do not, so they are the ranks that have called in it: who never did is
+    not known.
+    """
+    kinds: dict[str, str] = {}
+    ranks: dict[str, set[int]] = {ALL_RANKS: {*range(max(dumps, default=-1) + 1)}}
+    for rank, dump in dumps.items():
+        for entry in dump["entries"]:
+            name, kind = entry["process_group"]
+            kinds.setdefault(name, kind)
+            ranks.setdefault(name, set()).add(rank)
+    for dump in dumps.values():
+        for name in kinds.keys() & dump["pg_config"].keys():
+            ranks[name] |= {*ast.literal_eval(dump["pg_config"][name]["ranks"])}
+    return sorted(
+        (Group(name, kind, tuple(sorted(ranks[name]))) for name, kind in kinds.items()),
+        key=lambda group: group.name != ALL_RANKS,
+    )
+
+
+def waits_in(dumps: Mapping[int, Dump], groups: Sequence[Group]) -> dict[int, Wait]:
+    """By rank: the first of its calls that is not done. Whose first is a send or a receive is left out."""
+    by_name = {group.name: group for group in groups}
+    reached = {rank: _last_numbers(dump) for rank, dump in dumps.items()}
+    found = {}
+    for rank, dump in dumps.items():
+        entry = next((one for one in dump["entries"] if not one["retired"]), None)
+        if entry is None or entry.get("is_p2p"):
+            continue
+        call, group = recorded_call(entry), by_name[entry["process_group"][0]]
+        missing = [other for other in group.ranks if reached.get(other, {}).get(group.name, 0) < call.number]
+        found[rank] = Wait(rank, group, call, tuple(missing))
+    return found
+
+
+def _last_numbers(dump: Dump) -> dict[str, int]:
+    """By group: the number of the last collective that this rank has called there."""
+    return {one["process_group"][0]: one["collective_seq_id"] for one in dump["entries"] if not one.get("is_p2p")}
+
+
+def ends_of(waits: Mapping[int, Wait]) -> Ends:
+    """Follow the waiting to its ends.
+
+    Whoever waits for a rank that waits for an end is held up by that end. Of those that are held up by none, who is
+    waited for by one of them stands in a circle.
+    """
+    held = {rank: {*wait.missing} for rank, wait in waits.items() if wait.missing}
+    awaited = set().union(*held.values()) - held.keys()
+    led = {*awaited}
+    while more := {rank for rank, others in held.items() if rank not in led and others & led}:
+        led |= more
+    circle = held.keys() - led
+    while circle != (inner := circle & set().union(*(held[rank] for rank in circle))):
+        circle = inner
+    return Ends(tuple(sorted(awaited)), tuple(sorted(circle)))
