@@ -11,6 +11,7 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -31,9 +32,25 @@ _MOST = 8  # lines of a kind, of a job with many ranks
 
 
 def dumps_in(folder: Path) -> dict[int, Dump]:
-    """A folder's dumps by rank, of files `trace_RANK`; a rank whose node is lost has written none."""
-    files = {int(file.name.removeprefix("trace_")): file for file in folder.glob("trace_*")}
-    return {rank: pickle.loads(files[rank].read_bytes()) for rank in sorted(files)}
+    """A folder's dumps by rank, of files that end in it, as `trace_3` or torchtitan's `rank_3`.
+
+    A rank whose node is lost has written none.
+    Raises: ValueError if the folder holds dumps of several jobs, or a file is no dump.
+    """
+    names = [re.fullmatch(r"(.*?)(\d+)", file.name) for file in folder.iterdir()]
+    ranks = {(found[1], int(found[2])): folder / found[0] for found in names if found}
+    if len({prefix for prefix, _ in ranks}) > 1:
+        raise ValueError(f"dumps of several jobs lie there: {', '.join(sorted({prefix for prefix, _ in ranks}))}")
+    return {rank: _dump_of(file) for (_, rank), file in sorted(ranks.items())}
+
+
+def _dump_of(file: Path) -> Dump:
+    try:
+        dump: Dump = pickle.loads(file.read_bytes())
+        dump["entries"], dump["pg_config"]
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+        raise ValueError(f"{file.name} is no whole dump ({error})") from error
+    return dump
 
 
 def _dumps_from(address: str) -> dict[int, Dump | None]:
@@ -139,11 +156,12 @@ def _what(call: FlightCall) -> str:
 def main(words: Sequence[str]) -> int:
     """Say where the ranks of a folder or of a debug server part; 2 after one line if there is nothing to read."""
     place = " ".join(words)
+    folder = Path(place) if place and Path(place).is_dir() else None
     try:
-        dumps = dumps_in(Path(place)) if place and Path(place).is_dir() else _dumps_from(place)
+        dumps = dumps_in(folder) if folder else _dumps_from(place)
         rule = "" if dumps else "there is no dump of any rank"
-    except (OSError, ValueError) as error:
-        rule = f"no debug server answers there ({getattr(error, 'reason', error)})"
+    except (OSError, ValueError, HTTPException) as error:
+        rule = str(error) if folder else f"no debug server answers there ({getattr(error, 'reason', error)})"
     if rule:
         way_out = "give a folder of trace_RANK, or the HOST:PORT of start_debug_server, on the host of rank 0"
         print(four_parts("flight", place or "nothing is named", rule, way_out), file=sys.stderr)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 Dump = Mapping[str, Any]
 ALL_RANKS = "0"  # torch's name of the group of all ranks
 _DESCRIPTION = "default_pg"  # what torch says of it
+_GIVES_ITS_OWN = ("scatter", "all_to_all")  # only the root has something to scatter, and messages may be unequal
 _NOT_YOURS = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/course_lib/|^<frozen")
 
 
@@ -75,9 +76,12 @@ def calls_by_number(calls_by_rank: Sequence[Sequence[FlightCall]]) -> dict[int, 
 def unlike_most(calls: Sequence[FlightCall | None]) -> tuple[int, ...]:
     """Ranks whose operation, sizes or place is not the most common one.
 
-    Of two as common, who has called counts before who has not, and then rank 0's side.
+    Of two as common, who has called counts before who has not, and then rank 0's side. The sizes of what a rank gives
+    to a scatter or an all-to-all are its own.
     """
-    seen = [call and (call.operation, call.sizes, call.place) for call in calls]
+    seen = [
+        call and (call.operation, call.operation not in _GIVES_ITS_OWN and call.sizes, call.place) for call in calls
+    ]
     times = Counter(seen)
     usual = max(times, key=lambda one: (times[one], one is not None))
     return tuple(rank for rank, one in enumerate(seen) if one != usual)

@@ -11,6 +11,7 @@ import pytest
 
 from course_lib.gauges import first_difference, flight, flight_calls, with_named_groups, write_for_torchfrtrace
 from course_lib.gauges.flight import dumps_in, main, where_ranks_part
+from course_lib.gauges.recorded_calls import unlike_most
 from course_lib.gauges.waiting import Ends, Wait, ends_of, groups_in, waits_in
 
 LINES = {"step": 37, "evaluate": 55, "save": 59}
@@ -82,6 +83,13 @@ def test_of_two_as_common_the_one_that_was_made_counts():
     assert first_difference([calls[0], calls[3]]) == (6, (1,))
 
 
+@pytest.mark.parametrize(("operation", "unlike"), [("scatter", ()), ("all_to_all", ()), ("all_reduce", (0,))])
+def test_what_a_rank_gives_to_a_scatter_or_an_all_to_all_is_its_own_affair(operation, unlike):
+    """FSDP over tensor-parallel layers scatters the weights of one rank, and the others give nothing."""
+    root, *others = (flight_calls(dump_of(entry(1, operation, "step")))[0] for _ in range(3))
+    assert unlike_most([root._replace(sizes=((4, 4),)), *others]) == unlike
+
+
 def test_torchfrtrace_gets_each_rank_s_dump_under_its_name_with_a_named_group(tmp_path):
     (tmp_path / "dumps").mkdir()
     for rank in range(4):
@@ -106,12 +114,23 @@ def test_a_folder_of_dumps_is_told_in_words(tmp_path):
     assert "  call 7, rank 3: barrier in save, line 59, waits" in told
 
 
-@pytest.mark.parametrize("words", [[], ["localhost:1"], ["no_such_folder"], ["{empty}"]])
+@pytest.mark.parametrize("words", [[], ["localhost:1"], ["localhost:port"], ["no_such_folder"], ["{empty}"]])
 def test_where_nothing_can_be_read_one_line_says_so(words, tmp_path, capsys):
     assert main([word.format(empty=tmp_path) for word in words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("flight: ") and said.count("\n") == 1 and "HOST:PORT of start_debug_server" in said
     assert ("there is no dump of any rank" in said) == (words == ["{empty}"])
+
+
+def test_files_of_torchtitan_are_read_and_of_two_jobs_or_half_a_dump_one_line_says_so(tmp_path, capsys):
+    for rank in (2, 10):
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(hang_dump(0)))
+    (tmp_path / "notes.txt").write_text("mine")
+    assert [*dumps_in(tmp_path)] == [2, 10]
+    (tmp_path / "rank_10").write_bytes(pickle.dumps(hang_dump(0))[:-9])
+    assert main([str(tmp_path)]) == 2 and "rank_10 is no whole dump" in capsys.readouterr().err
+    (tmp_path / "trace_0").write_bytes(pickle.dumps(hang_dump(0)))
+    assert main([str(tmp_path)]) == 2 and "dumps of several jobs lie there: rank_, trace_;" in capsys.readouterr().err
 
 
 def test_a_folder_of_dumps_is_told_in_a_terminal(tmp_path, capsys):
