@@ -36,19 +36,19 @@ def main() -> None:
 def stand_still(mesh: dist.DeviceMesh, calls: list[str], folder: Path, rank: int) -> None:
     """Call as far as one comes, write what the recorder has, and then call what is left, so that nobody hangs."""
 
-    def call(kind: str) -> dist.Work:
+    def add_up(kind: str) -> dist.Work:
         return dist.all_reduce(torch.ones(3), group=mesh[kind].get_group(), async_op=True)
 
     for kind in calls[:-1]:
-        call(kind).wait()
-    waiting = [call(kind) for kind in calls[-1:]]
+        add_up(kind).wait()
+    waiting = [add_up(kind) for kind in calls[-1:]]
     meet(f"{folder.name}: all have called")
     while not_done(dump := _dump_fr_trace()) != len(waiting):
         time.sleep(0.01)  # a call is noted as done a moment after it is
     folder.mkdir(exist_ok=True)
     (folder / f"trace_{rank}").write_bytes(dump)
     meet(f"{folder.name}: all have written")
-    waiting += [call(kind) for kind in ("tp", "dp") if kind not in calls]
+    waiting += [add_up(kind) for kind in ("tp", "dp") if kind not in calls]
     for one in waiting:
         one.wait()
 

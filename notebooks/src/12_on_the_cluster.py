@@ -278,7 +278,7 @@ job.wait()
 print(re.search("error msg.*", told)[0].replace(", ", ",\n    "))
 
 # %% [markdown]
-# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows, and where ranks have several groups, who waits for whom. If your script has written no files, give it `HOST:PORT` of the debug server. No lines of code are in that answer, so of our job it names call 7, and not 6.) The reader finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
+# (`python -m course_lib.gauges.flight FOLDER` says in a terminal what our picture shows. If your script has written no files, give it `HOST:PORT` of the debug server. No lines of code are in that answer, so of our job it names call 7, and not 6.) The reader finds call 7, and that a barrier met all-reduces. But it takes one rank's call for the right one and calls the three others the culprits. And of call 6 it says nothing, because there the operations agree, and it does not compare lines.
 #
 # On a cluster of a thousand ranks it names the odd call sooner than you could. But it names a difference, not a cause.
 #

@@ -26,10 +26,10 @@ def told(tmp_path_factory):
 def test_all_waiting_leads_to_the_rank_that_stopped_before_its_call(told):
     assert told["a later step"] == [
         "others wait, and rank 3 is in no collective now: look at the stack there",
-        "  rank 3, last call: all_reduce in call, line N, done",
-        "  rank 1 waits for rank 3 in call 2 of mesh_dp (ranks 1, 3), all_reduce in call, line N",
-        "  rank 2 waits for rank 3 in call 2 of mesh_tp (ranks 2, 3), all_reduce in call, line N",
-        "  rank 0 waits for rank 2 in call 2 of mesh_dp (ranks 0, 2), all_reduce in call, line N",
+        "  rank 3, last call: all_reduce in add_up, line N, done",
+        "  rank 1 waits for rank 3 in call 2 of mesh_dp (ranks 1, 3), all_reduce in add_up, line N",
+        "  rank 2 waits for rank 3 in call 2 of mesh_tp (ranks 2, 3), all_reduce in add_up, line N",
+        "  rank 0 waits for rank 2 in call 2 of mesh_dp (ranks 0, 2), all_reduce in add_up, line N",
     ]
 
 
@@ -37,9 +37,9 @@ def test_who_is_in_a_group_is_not_known_before_its_first_call(told):
     """Of gloo: NCCL's dumps list the ranks."""
     assert told["first step"] == [
         "others wait, and rank 3 is in no collective now: look at the stack there",
-        "  rank 0 waits in call 1 of mesh_dp (rank 0), all_reduce in call, line N; nobody else has called there yet",
-        "  rank 1 waits in call 1 of mesh_dp (rank 1), all_reduce in call, line N; nobody else has called there yet",
-        "  rank 2 waits in call 1 of mesh_tp (rank 2), all_reduce in call, line N; nobody else has called there yet",
+        "  rank 0 waits in call 1 of mesh_dp (rank 0), all_reduce in add_up, line N; nobody else has called there yet",
+        "  rank 1 waits in call 1 of mesh_dp (rank 1), all_reduce in add_up, line N; nobody else has called there yet",
+        "  rank 2 waits in call 1 of mesh_tp (rank 2), all_reduce in add_up, line N; nobody else has called there yet",
     ]
 
 
