@@ -31,11 +31,12 @@ def exposed(events: Events) -> Exposed:
         by_name[name] = length(without(mine, computed)) / 1e6
     communicated = spans_of(communication)
     alone = length(without(communicated, computed))
-    return Exposed(length(communicated) / 1e6, alone / 1e6, alone / (length(communicated) or 1.0), by_name)
+    share = alone / (length(communicated) or 1.0)
+    return Exposed(length(communicated) / 1e6, alone / 1e6, share, by_name)
 
 
 def sorted_out(events: Events) -> tuple[Events, Events]:
-    """Communication and computation: NCCL's and other kernels where a GPU ran, else gloo's calls and torch's ops."""
+    """Communication and computation: NCCL's kernels and all others, or of a CPU gloo's calls and torch's."""
     timed = [event for event in events if event.get("ph") == "X"]
     kernels = [event for event in timed if event.get("cat") == "kernel"]
     if kernels:

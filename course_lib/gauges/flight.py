@@ -66,38 +66,50 @@ def _dumps_from(address: str) -> dict[int, Dump | None]:
 
 
 def where_ranks_part(dumps: Mapping[int, Dump]) -> str:
-    """In words: who waits for whom, and the first call in which ranks of a group differ, with the last call of each."""
+    """In words: who waits for whom, and the first call in which ranks of a group differ, with the last call of each.
+
+    What is not recorded does not count: over gloo sends and receives, and the making of groups. A job that runs looks
+    for a moment as if it stood still, so of a second dump some seconds later the same must come.
+    """
     groups = groups_in(dumps)
     waits = waits_in(dumps, groups)
     lines = [*_waiting(dumps, waits), *(line for group in groups for line in _parting(dumps, group, waits))]
     if not lines:
-        lines = [f"{len(dumps)} ranks make the same collective calls at the same places; none is ahead"]
-        lines += {f"all have come to {_in_which(wait)}, and it is not done" for wait in waits.values()}
+        lines = ["their recorded collectives agree, and none is ahead"]
+        lines += {f"all have come to {_in_which(wait)}, and it has not ended" for wait in waits.values()}
     if lost := sorted({rank for group in groups for rank in group.ranks} - dumps.keys()):
         lines.insert(0, f"no dump of {_named(lost)}: look there first, whether {_processes(lost)}")
     if any(entry.get("is_p2p") for dump in dumps.values() for entry in dump["entries"]):
         lines.append("sends and receives are not compared")
-    return "\n".join(lines)
+    return "\n".join([f"dumps of {_named([*dumps])}", *lines])
 
 
 def _waiting(dumps: Mapping[int, Dump], waits: Mapping[int, Wait]) -> Iterator[str]:
     """Where to look first; then who waits, those first who wait for a rank that is looked at first."""
     ends, circle = ends_of(waits)
-    alone = [wait for wait in waits.values() if len(wait.group.ranks) == 1]
-    absent = [rank for rank in dumps if rank not in waits and (alone or rank in ends)]
-    if absent:
-        yield f"others wait, and {_named(absent)} {_are(absent)} in no collective now: look at the stack there"
-    for rank in absent[:_MOST]:
-        if calls := [entry for entry in dumps[rank]["entries"] if not entry.get("is_p2p")]:
-            yield f"  rank {rank}, last call: {_said(recorded_call(calls[-1]))}"
+    unsure = [wait for wait in waits.values() if not wait.missing and not wait.group.listed]
+    idle = [rank for rank in dumps if rank not in waits and (unsure or rank in ends)]
+    if idle:
+        yield f"others wait, and {_named(idle)} {_are(idle)} in no recorded collective: look at the stack there first"
+    for rank in idle[:_MOST]:
+        yield f"  rank {rank}: {_last_of(dumps[rank])}"
     if circle:
         yield f"{_named(circle)} wait in a circle: they do not call their groups in the same order"
     held = sorted((wait for wait in waits.values() if wait.missing), key=lambda wait: not {*wait.missing} & {*ends})
     lines = [f"  rank {wait.rank} waits for {_named(wait.missing)} in {_in_which(wait)}" for wait in held]
-    lines += [f"  rank {wait.rank} waits in {_in_which(wait)}; nobody else has called there yet" for wait in alone]
+    lines += [f"  rank {wait.rank} waits in {_in_which(wait)}; no dump says for whom" for wait in unsure]
     yield from lines[:_MOST]
     if lines[_MOST:]:
         yield f"  and {len(lines) - _MOST} more wait"
+
+
+def _last_of(dump: Dump) -> str:
+    """A rank's unfinished send or receive, or else its last collective."""
+    for entry in dump["entries"]:
+        if entry.get("is_p2p") and not entry["retired"]:
+            return f"waits in {entry['profiling_name']}"
+    calls = [entry for entry in dump["entries"] if not entry.get("is_p2p")]
+    return f"its last was {_said(recorded_call(calls[-1]))}" if calls else "it has called none"
 
 
 def _parting(dumps: Mapping[int, Dump], group: Group, waits: Mapping[int, Wait]) -> Iterator[str]:
@@ -107,11 +119,15 @@ def _parting(dumps: Mapping[int, Dump], group: Group, waits: Mapping[int, Wait])
     found = first_difference(calls)
     if found is None or _only_waits(calls_by_number(calls)[found.number], group, waits):
         return
-    unlike = ", ".join(str(ranks[place]) for place in found.ranks)
-    yield f"ranks part in call {found.number}{_of(group)}; unlike most: {unlike}"
+    few = 2 * len(found.ranks) < len(ranks)  # of half against half nobody is usual
+    unlike = f"; unlike most: {', '.join(str(ranks[place]) for place in found.ranks)}" if few else ""
+    yield f"ranks part in call {found.number}{_of(group)}{unlike}"
     for number in sorted({found.number, *(own[-1].number for own in calls if own)}):
-        for rank, call in zip(ranks, calls_by_number(calls)[number], strict=True):
-            yield f"  call {number}, rank {rank}: {'no call' if call is None else _said(call)}"
+        made = calls_by_number(calls)[number]
+        operations, shapes = {call.operation for call in made if call}, {call.sizes for call in made if call}
+        unequal = len(operations) == 1 and len(shapes) > 1
+        for rank, call in zip(ranks, made, strict=True):
+            yield f"  call {number}, rank {rank}: {'no call' if call is None else _said(call, sizes=unequal)}"
 
 
 def _only_waits(calls: Sequence[FlightCall | None], group: Group, waits: Mapping[int, Wait]) -> bool:
@@ -142,15 +158,16 @@ def _of(group: Group) -> str:
     if group.name == ALL_RANKS:
         return ""
     kind = f"group {group.name}" if group.kind == "undefined" else group.kind
-    return f" of {kind} ({_named(group.ranks)})"
+    return f" of {kind} ({'' if group.listed else 'called by '}{_named(group.ranks)})"
 
 
-def _said(call: FlightCall) -> str:
-    return f"{_what(call)}, {'done' if call.done else 'waits'}"
+def _said(call: FlightCall, *, sizes: bool = False) -> str:
+    return f"{_what(call, sizes=sizes)}, {'ended' if call.done else 'waits'}"
 
 
-def _what(call: FlightCall) -> str:
-    return f"{call.operation} in {call.place}" if call.place else f"{call.operation} of {[*map(list, call.sizes)]}"
+def _what(call: FlightCall, *, sizes: bool = False) -> str:
+    of_sizes = f" of {[*map(list, call.sizes)]}" if sizes or not call.place else ""
+    return f"{call.operation}{of_sizes}{f' in {call.place}' * bool(call.place)}"
 
 
 def main(words: Sequence[str]) -> int:

@@ -17,11 +17,15 @@ Dump = Mapping[str, Any]
 ALL_RANKS = "0"  # torch's name of the group of all ranks
 _DESCRIPTION = "default_pg"  # what torch says of it
 _GIVES_ITS_OWN = ("scatter", "all_to_all")  # only the root has something to scatter, and messages may be unequal
+_HAS_A_ROOT = ("broadcast", "reduce", "scatter", "gather")  # which often stands at a line of its own
 _NOT_YOURS = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/course_lib/|^<frozen")
 
 
 class FlightCall(NamedTuple):
-    """One collective of one rank; `place` is where your own code stood, as "save, line 59"."""
+    """One collective of one rank; `place` is where your own code stood, as "save, line 59".
+
+    What is `done` has ended, well or with an error.
+    """
 
     number: int
     operation: str
@@ -76,15 +80,19 @@ def calls_by_number(calls_by_rank: Sequence[Sequence[FlightCall]]) -> dict[int, 
 def unlike_most(calls: Sequence[FlightCall | None]) -> tuple[int, ...]:
     """Ranks whose operation, sizes or place is not the most common one.
 
-    Of two as common, who has called counts before who has not, and then rank 0's side. The sizes of what a rank gives
-    to a scatter or an all-to-all are its own.
+    Of two as common, who has called counts before who has not, and then rank 0's side.
     """
-    seen = [
-        call and (call.operation, call.operation not in _GIVES_ITS_OWN and call.sizes, call.place) for call in calls
-    ]
+    seen = [call and _must_agree(call) for call in calls]
     times = Counter(seen)
     usual = max(times, key=lambda one: (times[one], one is not None))
     return tuple(rank for rank, one in enumerate(seen) if one != usual)
+
+
+def _must_agree(call: FlightCall) -> tuple[str, object, object]:
+    """What all ranks of a group have alike in one call."""
+    sizes = None if call.operation in _GIVES_ITS_OWN else call.sizes
+    place = None if call.operation in _HAS_A_ROOT else call.place
+    return call.operation, sizes, place
 
 
 def first_difference(calls_by_rank: Sequence[Sequence[FlightCall]]) -> Difference | None:

@@ -15,15 +15,22 @@ from course_lib.gauges.recorded_calls import ALL_RANKS, Dump, FlightCall, record
 
 
 class Group(NamedTuple):
-    """A process group by torch's name for it: its kind, as "mesh_tp", and its ranks."""
+    """A process group by torch's name for it: its kind, as "mesh_tp", and its ranks.
+
+    They are all if they are `listed` in a dump; else those of which a dump remembers a call there.
+    """
 
     name: str
     kind: str
     ranks: tuple[int, ...]
+    listed: bool
 
 
 class Wait(NamedTuple):
-    """The first call of a rank that is not done, and the ranks of its group that have not come to it."""
+    """The first call of a rank that is not done, and the ranks of its group that have not come to it.
+
+    A call with `async_op=True` is such a one, too, wherever the rank's Python is.
+    """
 
     rank: int
     group: Group
@@ -32,7 +39,7 @@ class Wait(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where all waiting leads: ranks that wait in no collective, and ranks that wait for each other in a circle."""
+    """Where all waiting leads: ranks that wait for nobody, and ranks that wait for each other in a circle."""
 
     awaited: tuple[int, ...]
     circle: tuple[int, ...]
@@ -41,11 +48,13 @@ class Ends(NamedTuple):
 def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
     """All groups in which a rank has called, that of all ranks first; dumps by rank, of which some may be lost.
 
-    NCCL's dumps list a group's ranks. Gloo's do not, so they are the ranks that have called in it: who never did is
-    not known.
+    NCCL's dumps list the ranks of each group. Gloo's list those of the group that was made last, without its name: if
+    it is the only one, they tell how many ranks there are.
     """
     kinds: dict[str, str] = {}
-    ranks: dict[str, set[int]] = {ALL_RANKS: {*range(max(dumps, default=-1) + 1)}}
+    known = {*dumps}.union(*(_listed(group) for dump in dumps.values() for group in dump["pg_config"].values()))
+    ranks: dict[str, set[int]] = {ALL_RANKS: {*range(max(known, default=-1) + 1)}}
+    listed = {ALL_RANKS}
     for rank, dump in dumps.items():
         for entry in dump["entries"]:
             name, kind = entry["process_group"]
@@ -53,11 +62,15 @@ def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
             ranks.setdefault(name, set()).add(rank)
     for dump in dumps.values():
         for name in kinds.keys() & dump["pg_config"].keys():
-            ranks[name] |= {*ast.literal_eval(dump["pg_config"][name]["ranks"])}
-    return sorted(
-        (Group(name, kind, tuple(sorted(ranks[name]))) for name, kind in kinds.items()),
-        key=lambda group: group.name != ALL_RANKS,
-    )
+            ranks[name] |= _listed(dump["pg_config"][name])
+            listed.add(name)
+    groups = [Group(name, kind, tuple(sorted(ranks[name])), name in listed) for name, kind in kinds.items()]
+    return sorted(groups, key=lambda group: group.name != ALL_RANKS)
+
+
+def _listed(group: Mapping[str, str]) -> set[int]:
+    """The ranks that a dump's entry of a group tells, as in "[0, 1]"."""
+    return {*ast.literal_eval(group["ranks"])}
 
 
 def waits_in(dumps: Mapping[int, Dump], groups: Sequence[Group]) -> dict[int, Wait]:

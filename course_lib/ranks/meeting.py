@@ -20,7 +20,7 @@ _MEET_S = 600.0  # as long as one node may come after another; torch's own limit
 
 
 def store_of_attempt(rank: int, world_size: int) -> Store | None:
-    """torchrun's store, under a prefix that this attempt's ranks alone have; None if nobody keeps one for us.
+    """torchrun's store, under a prefix of this attempt's ranks alone; None if nobody keeps one for us.
 
     Raises: TimeoutError if not all ranks come.
     """
@@ -42,7 +42,7 @@ def name_from_first(store: Store, rank: int) -> str:
 
 
 def name_for_all(store: Store, world_size: int) -> str:
-    """Invent a name and answer with it whoever asks, until all have it; what a dead rank asked is answered too."""
+    """Invent a name and tell it whoever asks, until all have it; a dead rank's question is answered too."""
     name, missing = f"attempt-{uuid.uuid4().hex}", {*range(1, world_size)}
     deadline = time.monotonic() + _MEET_S
     while missing:

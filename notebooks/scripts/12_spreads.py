@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import _dump_fr_trace
 from torch.distributed.device_mesh import init_device_mesh
 
 RANKS = 4
-STOPS = [["tp", "dp"], ["tp", "dp"], ["tp"], []]  # by rank: its calls in one step, of which it waits in the last
+STOPS = [["tp", "dp"], ["tp", "dp"], ["tp"], []]  # by rank: its calls in one step; it waits in the last one
 CASES = {
     "first step": STOPS,
     "a later step": STOPS,

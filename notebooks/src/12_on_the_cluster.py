@@ -516,17 +516,17 @@ read = [sys.executable, "-m", "course_lib.gauges.flight"]
 print(subprocess.getoutput(shlex.join([*read, str(spread / "a later step")])))
 
 # %% [markdown]
-# All three wait, and rank 0 for rank 2, which has done nothing wrong. In a large job nearly all stacks look like theirs. So follow the waiting to its end, where a rank waits in no collective: its stack comes first.
+# All three wait. Rank 0 waits for rank 2, which has done nothing wrong, and in a large job nearly all stacks look like theirs. So follow the waiting to its end, a rank that is in no recorded collective, and look at that one's stack first.
 #
-# There need not be an end. Here ranks 0 and 3 begin with tensor parallelism, and ranks 1 and 2 with data parallelism:
+# There need not be an end. Here ranks 0 and 3 begin with tensor parallelism, but ranks 1 and 2 with data parallelism:
 
 # %%
 print(subprocess.getoutput(shlex.join([*read, str(spread / "circle")])))
 
 # %% [markdown]
-# Each waits for the next, and no stack is wrong by itself. Only the order is, and it must be the same on all ranks.
+# Each waits for the next, and no stack is wrong by itself. Only the order is: ranks that share groups must call them in the same order.
 #
-# Two things the recorder does not hold. Over gloo no dump says who is in a group, so of the first call in a group `flight` says only that nobody else has called there. NCCL's dumps list the ranks. And gloo does not record a pipeline's sends and receives. NCCL does, but they are numbered by pairs, so `flight` leaves them out and says so.
+# Your own job writes such files as our patient above does, or NCCL's watchdog writes them. Before you trust them, do three things. Count them, since a rank that has written none may be dead. Dump twice, some seconds apart, since a job that runs looks for a moment as if it stood still. And remember what is not recorded. Gloo records no sends, no receives and no `new_group`, so a rank "in no recorded collective" may wait in one of these. NCCL records sends and receives. It also lists each group's ranks, of which gloo's dumps know only those that have called.
 #
 # ## A wrong interface that works
 #

@@ -110,7 +110,7 @@ def test_a_folder_of_dumps_is_told_in_words(tmp_path):
     for rank in range(4):
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(hang_dump(rank)))
     told = where_ranks_part(dumps_in(tmp_path)).splitlines()
-    assert told[0] == "ranks part in call 6; unlike most: 3"
+    assert told[:2] == ["dumps of ranks 0, 1, 2, 3", "ranks part in call 6; unlike most: 3"]
     assert "  call 7, rank 3: barrier in save, line 59, waits" in told
 
 
@@ -136,7 +136,7 @@ def test_files_of_torchtitan_are_read_and_of_two_jobs_or_half_a_dump_one_line_sa
 def test_a_folder_of_dumps_is_told_in_a_terminal(tmp_path, capsys):
     for rank in range(4):
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(hang_dump(rank)))
-    assert main([str(tmp_path)]) == 0 and capsys.readouterr().out.startswith("ranks part in call ")
+    assert main([str(tmp_path)]) == 0 and "\nranks part in call " in capsys.readouterr().out
 
 
 def test_a_rank_that_does_not_answer_the_server_is_named_first(monkeypatch, capsys):
@@ -179,8 +179,9 @@ def test_waiting_is_followed_through_the_groups_to_its_end():
     dumps = {0: waits_in_tp, 1: waits_in_dp, 2: dump_of(), 3: dump_of(past_dp)}
     assert ends_of(waits_in(dumps, groups_in(dumps))) == Ends((3,), ())
     assert where_ranks_part(dumps).splitlines() == [
-        "others wait, and rank 3 is in no collective now: look at the stack there",
-        "  rank 3, last call: barrier in step, line 37, done",
+        "dumps of ranks 0, 1, 2, 3",
+        "others wait, and rank 3 is in no recorded collective: look at the stack there first",
+        "  rank 3: its last was barrier in step, line 37, ended",
         "  rank 1 waits for rank 3 in call 5 of group 3 (ranks 1, 3), all_reduce in save, line 59",
         "  rank 0 waits for rank 1 in call 5 of mesh_tp (ranks 0, 1), all_reduce in step, line 37",
     ]
@@ -198,7 +199,8 @@ def test_a_circle_is_told_apart_from_those_who_wait_for_it_and_from_an_end():
 def test_ranks_that_part_in_a_group_of_their_own_are_named_by_their_ranks():
     one, other = (dump_of(entry(1, name, "step", group=DP, done=False)) for name in ("all_reduce", "barrier"))
     assert where_ranks_part({0: dump_of(), 1: one, 2: dump_of(), 3: other}).splitlines() == [
-        "ranks part in call 1 of group 3 (ranks 1, 3); unlike most: 3",
+        "dumps of ranks 0, 1, 2, 3",
+        "ranks part in call 1 of group 3 (ranks 1, 3)",
         "  call 1, rank 1: all_reduce in step, line 37, waits",
         "  call 1, rank 3: barrier in step, line 37, waits",
     ]
@@ -207,11 +209,11 @@ def test_ranks_that_part_in_a_group_of_their_own_are_named_by_their_ranks():
 def test_a_call_to_which_all_have_come_is_named_and_sends_are_not_compared():
     comes = entry(1, "all_reduce", "step", done=False)
     said = where_ranks_part(dict.fromkeys(range(4), dump_of(comes))).splitlines()
-    assert said[1:] == ["all have come to call 1, all_reduce in step, line 37, and it is not done"]
+    assert said[2:] == ["all have come to call 1, all_reduce in step, line 37, and it has not ended"]
     sends = dump_of(entry(1, "send", "step", done=False, p2p=True), comes)
     said = where_ranks_part(dict.fromkeys(range(4), sends)).splitlines()
-    assert said == [
-        "4 ranks make the same collective calls at the same places; none is ahead",
+    assert said[1:] == [
+        "their recorded collectives agree, and none is ahead",
         "sends and receives are not compared",
     ]
 
@@ -221,7 +223,7 @@ def test_a_rank_without_a_dump_keeps_its_number_and_is_named_first(lost, tmp_pat
     for rank in {0, 1, 2, 3} - {lost}:
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(dump_of(entry(1, "barrier", "save", done=False))))
     said = where_ranks_part(dumps_in(tmp_path)).splitlines()
-    assert said[0] == f"no dump of rank {lost}: look there first, whether its process still runs"
+    assert said[1] == f"no dump of rank {lost}: look there first, whether its process still runs"
     assert said[-1] == f"  rank {2 if lost == 3 else 3} waits for rank {lost} in call 1, barrier in save, line 59"
 
 
@@ -231,5 +233,47 @@ def test_of_a_thousand_ranks_a_few_lines_are_told():
     said = where_ranks_part(
         {0: {"pg_config": listed, "entries": []}, **dict.fromkeys(range(1, 1000), waits)}
     ).splitlines()
-    assert said[0].startswith("others wait, and rank 0 is in no collective now")
-    assert said[-1] == "  and 991 more wait" and len(said) == 10
+    assert said[0] == "dumps of ranks 0, 1, 2, 3, 4, 5, 6, 7, and 992 more"
+    assert said[1].startswith("others wait, and rank 0 is in no recorded collective")
+    assert said[-1] == "  and 991 more wait" and len(said) == 12
+
+
+def test_gloo_s_only_group_tells_how_many_ranks_there_are():
+    """The highest rank is missed like any other."""
+    dumps = {rank: hang_dump(rank) for rank in range(3)}
+    assert where_ranks_part(dumps).splitlines()[1].startswith("no dump of rank 3: look there first")
+
+
+def test_of_a_group_that_no_dump_lists_nobody_claims_that_all_have_come():
+    config = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    waits = {"pg_config": config, "entries": [entry(1, "all_reduce", "step", group=TP, done=False)]}
+    idle = {"pg_config": config, "entries": []}
+    assert where_ranks_part({0: waits, 1: waits, 2: idle}).splitlines()[1:] == [
+        "others wait, and rank 2 is in no recorded collective: look at the stack there first",
+        "  rank 2: it has called none",
+        *(
+            f"  rank {rank} waits in call 1 of mesh_tp (called by ranks 0, 1), all_reduce in step, line 37; "
+            "no dump says for whom"
+            for rank in (0, 1)
+        ),
+    ]
+
+
+def test_a_rank_in_a_receive_says_so():
+    receives = {**entry(1, "recv 1<-0", "step", done=False, p2p=True), "profiling_name": "nccl:recv 1<-0"}
+    waits = dump_of(entry(1, "all_reduce", "step", group=TP, done=False))
+    assert "  rank 1: waits in nccl:recv 1<-0" in where_ranks_part({0: waits, 1: dump_of(receives)}).splitlines()
+
+
+def test_a_root_may_call_from_a_line_of_its_own_and_unequal_sizes_are_shown():
+    other_line = [entry(1, "broadcast", where) for where in ("save", "step", "step")]
+    assert first_difference([flight_calls(dump_of(one)) for one in other_line]) is None
+    short = entry(1, "all_reduce", "step") | {"input_sizes": [[2]]}
+    long = dump_of(entry(1, "all_reduce", "step"))
+    assert where_ranks_part({0: long, 1: long, 2: long, 3: dump_of(short)}).splitlines()[1:] == [
+        "ranks part in call 1; unlike most: 3",
+        *(
+            f"  call 1, rank {rank}: all_reduce of [[{2 if rank == 3 else '2, 3'}]] in step, line 37, ended"
+            for rank in range(4)
+        ),
+    ]
