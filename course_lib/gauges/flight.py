@@ -23,9 +23,11 @@ from course_lib.gauges.recorded_calls import (
     calls_by_number,
     first_difference,
     flight_calls,
+    is_done,
     recorded_call,
 )
-from course_lib.gauges.waiting import Group, Wait, ends_of, groups_in, waits_in
+from course_lib.gauges.waiting import Group, Wait, groups_in, waits_in
+from course_lib.ranks.ends import ends_of
 
 _PATIENCE_S = 70  # the server itself waits a minute for a rank that is stopped
 _MOST = 8  # lines of a kind, of a job with many ranks
@@ -48,7 +50,7 @@ def _dump_of(file: Path) -> Dump:
     try:
         dump: Dump = pickle.loads(file.read_bytes())
         dump["entries"], dump["pg_config"]
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, AttributeError, ImportError) as error:
         raise ValueError(f"{file.name} is no whole dump ({error})") from error
     return dump
 
@@ -77,7 +79,8 @@ def where_ranks_part(dumps: Mapping[int, Dump]) -> str:
     if not lines:
         lines = ["their recorded collectives agree, and none is ahead"]
         lines += {f"all have come to {_in_which(wait)}, and it has not ended" for wait in waits.values()}
-    if lost := sorted({rank for group in groups for rank in group.ranks} - dumps.keys()):
+    known = {*range(max(dumps, default=0))}.union(*(group.ranks for group in groups))
+    if lost := sorted(known - dumps.keys()):
         lines.insert(0, f"no dump of {_named(lost)}: look there first, whether {_processes(lost)}")
     if any(entry.get("is_p2p") for dump in dumps.values() for entry in dump["entries"]):
         lines.append("sends and receives are not compared")
@@ -86,18 +89,18 @@ def where_ranks_part(dumps: Mapping[int, Dump]) -> str:
 
 def _waiting(dumps: Mapping[int, Dump], waits: Mapping[int, Wait]) -> Iterator[str]:
     """Where to look first; then who waits, those first who wait for a rank that is looked at first."""
-    ends, circle = ends_of(waits)
+    ends, circle = ends_of({rank: wait.missing for rank, wait in waits.items()})
     unsure = [wait for wait in waits.values() if not wait.missing and not wait.group.listed]
     idle = [rank for rank in dumps if rank not in waits and (unsure or rank in ends)]
     if idle:
-        yield f"others wait, and {_named(idle)} {_are(idle)} in no recorded collective: look at the stack there first"
+        yield f"look at {_named(idle)} first: others wait, and {_are(idle)} held up by no recorded collective"
     for rank in idle[:_MOST]:
         yield f"  rank {rank}: {_last_of(dumps[rank])}"
     if circle:
-        yield f"{_named(circle)} wait in a circle: they do not call their groups in the same order"
+        yield f"{_named(circle)} wait in a circle: compare the order of their calls, and who has left one out"
     held = sorted((wait for wait in waits.values() if wait.missing), key=lambda wait: not {*wait.missing} & {*ends})
     lines = [f"  rank {wait.rank} waits for {_named(wait.missing)} in {_in_which(wait)}" for wait in held]
-    lines += [f"  rank {wait.rank} waits in {_in_which(wait)}; no dump says for whom" for wait in unsure]
+    lines += [f"  rank {wait.rank} waits in {_in_which(wait)}; who else is in it is not known" for wait in unsure]
     yield from lines[:_MOST]
     if lines[_MOST:]:
         yield f"  and {len(lines) - _MOST} more wait"
@@ -106,7 +109,7 @@ def _waiting(dumps: Mapping[int, Dump], waits: Mapping[int, Wait]) -> Iterator[s
 def _last_of(dump: Dump) -> str:
     """A rank's unfinished send or receive, or else its last collective."""
     for entry in dump["entries"]:
-        if entry.get("is_p2p") and not entry["retired"]:
+        if entry.get("is_p2p") and not is_done(entry):
             return f"waits in {entry['profiling_name']}"
     calls = [entry for entry in dump["entries"] if not entry.get("is_p2p")]
     return f"its last was {_said(recorded_call(calls[-1]))}" if calls else "it has called none"
@@ -122,7 +125,8 @@ def _parting(dumps: Mapping[int, Dump], group: Group, waits: Mapping[int, Wait])
     few = 2 * len(found.ranks) < len(ranks)  # of half against half nobody is usual
     unlike = f"; unlike most: {', '.join(str(ranks[place]) for place in found.ranks)}" if few else ""
     yield f"ranks part in call {found.number}{_of(group)}{unlike}"
-    for number in sorted({found.number, *(own[-1].number for own in calls if own)}):
+    last = {own[-1].number for own in calls if own}
+    for number in [found.number, *sorted(number for number in last if number > found.number)]:
         made = calls_by_number(calls)[number]
         operations, shapes = {call.operation for call in made if call}, {call.sizes for call in made if call}
         unequal = len(operations) == 1 and len(shapes) > 1
@@ -143,7 +147,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _are(ranks: Sequence[int]) -> str:
-    return "is" if len(ranks) == 1 else "are"
+    return "it is" if len(ranks) == 1 else "they are"
 
 
 def _processes(ranks: Sequence[int]) -> str:

@@ -22,10 +22,7 @@ _NOT_YOURS = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/course_l
 
 
 class FlightCall(NamedTuple):
-    """One collective of one rank; `place` is where your own code stood, as "save, line 59".
-
-    What is `done` has ended, well or with an error.
-    """
+    """One collective of one rank; `place` is where your own code stood, as "save, line 59"."""
 
     number: int
     operation: str
@@ -42,10 +39,7 @@ class Difference(NamedTuple):
 
 
 def flight_calls(dump: Dump, group: str = ALL_RANKS) -> list[FlightCall]:
-    """One rank's collectives in one group of ranks, in their order; sends and receives are left out.
-
-    Gloo's `state` says "scheduled" for ever, so what is done is read from `retired`.
-    """
+    """One rank's collectives in one group of ranks, in their order; sends and receives are left out."""
     return [recorded_call(one) for one in dump["entries"] if one["process_group"][0] == group and not one.get("is_p2p")]
 
 
@@ -55,9 +49,20 @@ def recorded_call(entry: Mapping[str, Any]) -> FlightCall:
         number=entry["collective_seq_id"],
         operation=entry["profiling_name"].rpartition(":")[2],
         sizes=tuple(map(tuple, entry["input_sizes"])),
-        done=entry["retired"],
+        done=is_done(entry),
         place=_place(entry.get("frames", ())),
     )
+
+
+def is_done(entry: Mapping[str, Any]) -> bool:
+    """Whether a call has ended, well or with an error.
+
+    Gloo's `state` says "scheduled" for ever, so what has ended is read from `retired`. NCCL retires a call that has
+    timed out, too, and its watchdog may retire one some time after it has ended, so there the `state` tells.
+    """
+    if entry["profiling_name"].startswith("gloo:"):
+        return bool(entry["retired"])
+    return bool(entry["state"] == "completed")
 
 
 def _place(frames: Sequence[Mapping[str, Any]]) -> str:

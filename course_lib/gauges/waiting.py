@@ -2,7 +2,7 @@
 
 With tensor and data parallelism a rank is in two groups, and a hang spreads through them. Rank 3 has stopped. So rank 2
 waits for it in a call of their tensor-parallel group, and rank 0 waits for rank 2 in one of their data-parallel group.
-Neither has done anything wrong. Follow the waiting to its end, where a rank waits for nobody.
+Neither has done anything wrong. Follow the waiting to its end, where a rank waits for nobody (`ranks.ends`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.gauges.recorded_calls import ALL_RANKS, Dump, FlightCall, recorded_call
+from course_lib.gauges.recorded_calls import ALL_RANKS, Dump, FlightCall, is_done, recorded_call
 
 
 class Group(NamedTuple):
     """A process group by torch's name for it: its kind, as "mesh_tp", and its ranks.
 
-    They are all if they are `listed` in a dump; else those of which a dump remembers a call there.
+    Of a group that a dump has `listed` these are all of them, of another those of which a call there is remembered.
     """
 
     name: str
@@ -38,18 +38,11 @@ class Wait(NamedTuple):
     missing: tuple[int, ...]
 
 
-class Ends(NamedTuple):
-    """Where all waiting leads: ranks that wait for nobody, and ranks that wait for each other in a circle."""
-
-    awaited: tuple[int, ...]
-    circle: tuple[int, ...]
-
-
 def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
     """All groups in which a rank has called, that of all ranks first; dumps by rank, of which some may be lost.
 
-    NCCL's dumps list the ranks of each group. Gloo's list those of the group that was made last, without its name: if
-    it is the only one, they tell how many ranks there are.
+    NCCL's dumps list the ranks of each group. Gloo's list at most one group, without its name: if it is the only one,
+    that tells how many ranks there are.
     """
     kinds: dict[str, str] = {}
     known = {*dumps}.union(*(_listed(group) for dump in dumps.values() for group in dump["pg_config"].values()))
@@ -79,7 +72,7 @@ def waits_in(dumps: Mapping[int, Dump], groups: Sequence[Group]) -> dict[int, Wa
     reached = {rank: _last_numbers(dump) for rank, dump in dumps.items()}
     found = {}
     for rank, dump in dumps.items():
-        entry = next((one for one in dump["entries"] if not one["retired"]), None)
+        entry = next((one for one in dump["entries"] if not is_done(one)), None)
         if entry is None or entry.get("is_p2p"):
             continue
         call, group = recorded_call(entry), by_name[entry["process_group"][0]]
@@ -91,20 +84,3 @@ def waits_in(dumps: Mapping[int, Dump], groups: Sequence[Group]) -> dict[int, Wa
 def _last_numbers(dump: Dump) -> dict[str, int]:
     """By group: the number of the last collective that this rank has called there."""
     return {one["process_group"][0]: one["collective_seq_id"] for one in dump["entries"] if not one.get("is_p2p")}
-
-
-def ends_of(waits: Mapping[int, Wait]) -> Ends:
-    """Follow the waiting to its ends.
-
-    Whoever waits for a rank that waits for an end is held up by that end. Of those that are held up by none, who is
-    waited for by one of them stands in a circle.
-    """
-    held = {rank: {*wait.missing} for rank, wait in waits.items() if wait.missing}
-    awaited = set().union(*held.values()) - held.keys()
-    led = {*awaited}
-    while more := {rank for rank, others in held.items() if rank not in led and others & led}:
-        led |= more
-    circle = held.keys() - led
-    while circle != (inner := circle & set().union(*(held[rank] for rank in circle))):
-        circle = inner
-    return Ends(tuple(sorted(awaited)), tuple(sorted(circle)))

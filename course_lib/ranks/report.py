@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from course_lib.errors import four_parts
+from course_lib.ranks.ends import ends_of
 from course_lib.ranks.patience import Limit
 from course_lib.ranks.stacks import Frame, Members, Whereabouts
 from course_lib.ranks.tasks import Failure, Outcome
@@ -141,24 +142,39 @@ def _calls(stack: list[Frame]) -> list[Frame]:
 def where_all_wait(found: Mapping[int, Whereabouts]) -> str:
     """Group ranks that stand at the same place: "ranks 0, 1 wait in all_reduce #5, cell line 7; rank 2 waits …"."""
     calls = {rank: _calls(there.frames) for rank, there in found.items()}
-    differ = any(_differ(calls, one, other) for one in calls for other in calls)
+    held = _held_up_by(calls)
+    ends, circle = ends_of(held)
     places: dict[str, list[int]] = {}
     for rank, there in sorted(found.items()):
-        places.setdefault(_waiting_place(there, groups_differ=differ), []).append(rank)
+        places.setdefault(_waiting_place(there, groups_differ=bool(circle)), []).append(rank)
     texts = [f"{_rank_names(ranks)} {_verb(place, ranks)}{place}" for place, ranks in places.items()]
-    return "; ".join([*texts, *["these groups differ: all ranks of a group must call it with that group"] * differ])
+    if circle:
+        order = ", and groups in the same order" * (len(circle) > 2)
+        texts.append(f"these groups differ: all ranks of a group must call it with that group{order}")
+    elif any(not others & {*ends} for others in held.values()):
+        texts.append(f"in the end all of them wait for {_rank_names(ends)}")
+    return "; ".join(texts)
+
+
+def _held_up_by(calls: Mapping[int, list[Frame]]) -> dict[int, set[int]]:
+    """By rank: the ranks of its group that are in no call of that group.
+
+    No frame names the group of all ranks. It is compared with calls of the same function alone, as a send has no
+    group's name either.
+    """
+    held: dict[int, set[int]] = {}
+    for rank, call in calls.items():
+        group = _group(call)
+        if group is not None:
+            held[rank] = {other for other in group.ranks if _group(calls.get(other, [])) != group}
+        elif call:
+            alike = [other for other, theirs in calls.items() if theirs and theirs[0].name == call[0].name]
+            held[rank] = {other for other in alike if _group(calls[other]) is not None}
+    return {rank: others for rank, others in held.items() if others}
 
 
 def _group(calls: list[Frame]) -> Members | None:
     return next((frame.group for frame in calls if frame.group is not None), None)
-
-
-def _differ(calls: Mapping[int, list[Frame]], one: int, other: int) -> bool:
-    """Whether rank `one` waits for rank `other`, which is in the same function, but with another group."""
-    if not calls[one] or not calls[other] or calls[one][0].name != calls[other][0].name:
-        return False
-    group = _group(calls[one])
-    return group is not None and other in group.ranks and _group(calls[other]) != group
 
 
 def _group_text(group: Members | None, groups_differ: bool) -> str:

@@ -506,7 +506,7 @@ display(viz.show_source(exposed), viz.show_source(sorted_out))
 # %% [markdown]
 # ## A hang in two kinds of parallelism
 #
-# Four ranks train with tensor parallelism of two and data parallelism of two. So each rank is in two groups, and numbers its calls in each of them. Then rank 3 stops. Rank 2 is its partner in tensor parallelism and rank 1 in data parallelism. Rank 0 is in no group with it. **Before you run the cell**, say who waits, and for whom.
+# Four ranks train with tensor parallelism of two and data parallelism of two. So each rank is in two groups, and numbers its calls in each of them. Then rank 3 stops. Rank 2 is its partner in tensor parallelism and rank 1 in data parallelism. Rank 0 shares neither with it. **Before you run the cell**, say who waits, and for whom.
 
 # %%
 spread = logs / "spread"
@@ -516,7 +516,7 @@ read = [sys.executable, "-m", "course_lib.gauges.flight"]
 print(subprocess.getoutput(shlex.join([*read, str(spread / "a later step")])))
 
 # %% [markdown]
-# All three wait. Rank 0 waits for rank 2, which has done nothing wrong, and in a large job nearly all stacks look like theirs. So follow the waiting to its end, a rank that is in no recorded collective, and look at that one's stack first.
+# All three wait. Rank 0 waits for rank 2, which has done nothing wrong, and in a large job nearly all stacks look like theirs. So follow the waiting to its end, a rank that no recorded collective holds up, and look at that one's stack first.
 #
 # There need not be an end. Here ranks 0 and 3 begin with tensor parallelism, but ranks 1 and 2 with data parallelism:
 
@@ -524,9 +524,9 @@ print(subprocess.getoutput(shlex.join([*read, str(spread / "a later step")])))
 print(subprocess.getoutput(shlex.join([*read, str(spread / "circle")])))
 
 # %% [markdown]
-# Each waits for the next, and no stack is wrong by itself. Only the order is: ranks that share groups must call them in the same order.
+# Each waits for the next, and no stack is wrong by itself. Only the order is: ranks that share groups must call them in the same order. (A rank that leaves one call out makes a circle, too.)
 #
-# Your own job writes such files as our patient above does, or NCCL's watchdog writes them. Before you trust them, do three things. Count them, since a rank that has written none may be dead. Dump twice, some seconds apart, since a job that runs looks for a moment as if it stood still. And remember what is not recorded. Gloo records no sends, no receives and no `new_group`, so a rank "in no recorded collective" may wait in one of these. NCCL records sends and receives. It also lists each group's ranks, of which gloo's dumps know only those that have called.
+# Your own job writes such files as our patient above does, or NCCL's watchdog writes them, on each node's own disk if you do not name a shared folder. Before you trust them, do three things. Count them, since a rank that has written none may be dead. Dump twice, some seconds apart, since a job that runs looks for a moment as if it stood still. And remember what is not recorded. Gloo records no sends, no receives, no `monitored_barrier` and no `new_group`, so a rank that no *recorded* collective holds up may wait in one of these. NCCL records sends and receives. It also lists each group's ranks, of which gloo's dumps know only those that have called.
 #
 # ## A wrong interface that works
 #

@@ -140,6 +140,33 @@ def test_ranks_that_wait_in_different_groups_are_told_so():
     assert "these groups differ: all ranks of a group must call it with that group" in message
 
 
+def call_groups_of_two(order):
+    """Each rank is in two groups of two: `order` says by rank in which of them it calls, one after the other."""
+    made = {ranks: dist.new_group(list(ranks)) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))}
+    mine = {kind: next(made[two] for two in twos if dist.get_rank() in two) for kind, twos in KINDS.items()}
+    for kind in order[dist.get_rank()]:
+        dist.all_reduce(torch.ones(1), group=mine[kind])
+
+
+KINDS = {"tp": [(0, 1), (2, 3)], "dp": [(0, 2), (1, 3)]}
+
+
+def test_waiting_is_followed_through_groups_to_the_rank_that_holds_all_up():
+    order = [["tp", "dp"], ["tp", "dp"], ["tp", "dp"], []]
+    with pytest.raises(RankTimeout) as caught:
+        run_ranks(call_groups_of_two, 4, order, timeout=1.0)
+    message = str(caught.value)
+    assert "rank 0 waits in all_reduce of group [0, 2], line " in message
+    assert "; in the end all of them wait for rank 3; rank 3 has finished" in message and "differ" not in message
+
+
+def test_groups_in_different_orders_are_told_so():
+    with pytest.raises(RankTimeout) as caught:
+        run_ranks(call_groups_of_two, 4, [["tp"], ["dp"], ["dp"], ["tp"]], timeout=1.0)
+    rule = "these groups differ: all ranks of a group must call it with that group, and groups in the same order"
+    assert rule in str(caught.value)
+
+
 def test_threads_of_the_notebook_take_turns():
     run_ranks(int, 2)
     found = {}

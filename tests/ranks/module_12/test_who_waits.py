@@ -26,7 +26,7 @@ def told(tmp_path_factory):
 def test_all_waiting_leads_to_the_rank_that_stopped_before_its_call(told):
     assert told["a later step"] == [
         "dumps of ranks 0, 1, 2, 3",
-        "others wait, and rank 3 is in no recorded collective: look at the stack there first",
+        "look at rank 3 first: others wait, and it is held up by no recorded collective",
         "  rank 3: its last was all_reduce in add_up, line N, ended",
         "  rank 1 waits for rank 3 in call 2 of mesh_dp (called by ranks 1, 3), all_reduce in add_up, line N",
         "  rank 2 waits for rank 3 in call 2 of mesh_tp (called by ranks 2, 3), all_reduce in add_up, line N",
@@ -38,17 +38,19 @@ def test_who_is_in_a_group_is_not_known_before_its_first_call(told):
     """Of gloo: NCCL's dumps list the ranks."""
     assert told["first step"] == [
         "dumps of ranks 0, 1, 2, 3",
-        "others wait, and rank 3 is in no recorded collective: look at the stack there first",
+        "look at rank 3 first: others wait, and it is held up by no recorded collective",
         "  rank 3: it has called none",
-        "  rank 0 waits in call 1 of mesh_dp (called by rank 0), all_reduce in add_up, line N; no dump says for whom",
-        "  rank 1 waits in call 1 of mesh_dp (called by rank 1), all_reduce in add_up, line N; no dump says for whom",
-        "  rank 2 waits in call 1 of mesh_tp (called by rank 2), all_reduce in add_up, line N; no dump says for whom",
+        *(
+            f"  rank {rank} waits in call 1 of {kind} (called by rank {rank}), all_reduce in add_up, line N; "
+            "who else is in it is not known"
+            for rank, kind in enumerate(("mesh_dp", "mesh_dp", "mesh_tp"))
+        ),
     ]
 
 
 def test_groups_called_in_another_order_hold_each_other_in_a_circle(told):
     _, first, *waiting = told["circle"]
-    assert first == "ranks 0, 1, 2, 3 wait in a circle: they do not call their groups in the same order"
+    assert first == "ranks 0, 1, 2, 3 wait in a circle: compare the order of their calls, and who has left one out"
     assert [line.partition(", all_reduce")[0] for line in waiting] == [
         "  rank 0 waits for rank 1 in call 3 of mesh_tp (called by ranks 0, 1)",
         "  rank 1 waits for rank 3 in call 3 of mesh_dp (called by ranks 1, 3)",

@@ -12,7 +12,8 @@ import pytest
 from course_lib.gauges import first_difference, flight, flight_calls, with_named_groups, write_for_torchfrtrace
 from course_lib.gauges.flight import dumps_in, main, where_ranks_part
 from course_lib.gauges.recorded_calls import unlike_most
-from course_lib.gauges.waiting import Ends, Wait, ends_of, groups_in, waits_in
+from course_lib.gauges.waiting import groups_in, waits_in
+from course_lib.ranks.ends import Ends, ends_of
 
 LINES = {"step": 37, "evaluate": 55, "save": 59}
 TORCH = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -177,10 +178,9 @@ def test_waiting_is_followed_through_the_groups_to_its_end():
     waits_in_tp = dump_of(past_tp, entry(5, "all_reduce", "step", group=TP, done=False))
     waits_in_dp = dump_of(past_tp, past_dp, entry(5, "all_reduce", "save", group=DP, done=False))
     dumps = {0: waits_in_tp, 1: waits_in_dp, 2: dump_of(), 3: dump_of(past_dp)}
-    assert ends_of(waits_in(dumps, groups_in(dumps))) == Ends((3,), ())
     assert where_ranks_part(dumps).splitlines() == [
         "dumps of ranks 0, 1, 2, 3",
-        "others wait, and rank 3 is in no recorded collective: look at the stack there first",
+        "look at rank 3 first: others wait, and it is held up by no recorded collective",
         "  rank 3: its last was barrier in step, line 37, ended",
         "  rank 1 waits for rank 3 in call 5 of group 3 (ranks 1, 3), all_reduce in save, line 59",
         "  rank 0 waits for rank 1 in call 5 of mesh_tp (ranks 0, 1), all_reduce in step, line 37",
@@ -188,11 +188,8 @@ def test_waiting_is_followed_through_the_groups_to_its_end():
 
 
 def test_a_circle_is_told_apart_from_those_who_wait_for_it_and_from_an_end():
-    held = {0: (1,), 1: (0,), 2: (1,), 3: (4,), 5: (4, 0)}
-    group = groups_in({0: dump_of(entry(1, "barrier", "step"))})[0]
-    call = flight_calls(hang_dump(0))[0]
-    waits = {rank: Wait(rank, group, call, missing) for rank, missing in held.items()}
-    assert ends_of(waits) == Ends((4,), (0, 1))
+    assert ends_of({0: (1,), 1: (0,), 2: (1,), 3: (4,), 5: (4, 0), 6: ()}) == Ends((4,), (0, 1))
+    assert ends_of({0: {1}, 1: {2}, 2: {3}}) == Ends((3,), ())
     assert ends_of({}) == Ends((), ())
 
 
@@ -234,7 +231,7 @@ def test_of_a_thousand_ranks_a_few_lines_are_told():
         {0: {"pg_config": listed, "entries": []}, **dict.fromkeys(range(1, 1000), waits)}
     ).splitlines()
     assert said[0] == "dumps of ranks 0, 1, 2, 3, 4, 5, 6, 7, and 992 more"
-    assert said[1].startswith("others wait, and rank 0 is in no recorded collective")
+    assert said[1].startswith("look at rank 0 first: others wait")
     assert said[-1] == "  and 991 more wait" and len(said) == 12
 
 
@@ -244,23 +241,33 @@ def test_gloo_s_only_group_tells_how_many_ranks_there_are():
     assert where_ranks_part(dumps).splitlines()[1].startswith("no dump of rank 3: look there first")
 
 
+def test_a_rank_between_others_is_missed_though_nobody_called_with_all():
+    config = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    dump = {"pg_config": config, "entries": [entry(1, "all_reduce", "step", group=TP)]}
+    assert where_ranks_part({0: dump, 2: dump}).splitlines()[1].startswith("no dump of rank 1: look there first")
+
+
 def test_of_a_group_that_no_dump_lists_nobody_claims_that_all_have_come():
     config = {"": {"name": "", "desc": "", "ranks": "[]"}}
     waits = {"pg_config": config, "entries": [entry(1, "all_reduce", "step", group=TP, done=False)]}
     idle = {"pg_config": config, "entries": []}
     assert where_ranks_part({0: waits, 1: waits, 2: idle}).splitlines()[1:] == [
-        "others wait, and rank 2 is in no recorded collective: look at the stack there first",
+        "look at rank 2 first: others wait, and it is held up by no recorded collective",
         "  rank 2: it has called none",
         *(
             f"  rank {rank} waits in call 1 of mesh_tp (called by ranks 0, 1), all_reduce in step, line 37; "
-            "no dump says for whom"
+            "who else is in it is not known"
             for rank in (0, 1)
         ),
     ]
 
 
 def test_a_rank_in_a_receive_says_so():
-    receives = {**entry(1, "recv 1<-0", "step", done=False, p2p=True), "profiling_name": "nccl:recv 1<-0"}
+    receives = {
+        **entry(1, "recv 1<-0", "step", done=False, p2p=True),
+        "profiling_name": "nccl:recv 1<-0",
+        "state": "started",
+    }
     waits = dump_of(entry(1, "all_reduce", "step", group=TP, done=False))
     assert "  rank 1: waits in nccl:recv 1<-0" in where_ranks_part({0: waits, 1: dump_of(receives)}).splitlines()
 
@@ -277,3 +284,12 @@ def test_a_root_may_call_from_a_line_of_its_own_and_unequal_sizes_are_shown():
             for rank in range(4)
         ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "retired", "done"), [("completed", False, True), ("started", True, False), ("scheduled", False, False)]
+)
+def test_over_nccl_the_state_tells_what_is_done(state, retired, done):
+    """Its watchdog retires what has timed out, and what is completed some time later."""
+    call = entry(1, "all_reduce", "step") | {"profiling_name": "nccl:all_reduce", "state": state, "retired": retired}
+    assert flight_calls(dump_of(call))[0].done == done
