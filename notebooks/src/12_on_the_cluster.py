@@ -463,7 +463,7 @@ for slow in gauges.stragglers([*zip(*own, strict=True)]):
 # %% [markdown]
 # ## The file behind this lesson
 #
-# [`course_lib/gauges/recorded_calls.py`](../course_lib/gauges/recorded_calls.py), about 110 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
+# [`course_lib/gauges/recorded_calls.py`](../course_lib/gauges/recorded_calls.py), about 130 lines, reads the flight recorder. You compared the calls of four ranks by eye. It adds what happens when the recorder has forgotten the oldest calls, when a rank has none, and when two against two disagree.
 #
 # ## What still hurts
 #
