@@ -24,6 +24,7 @@ from course_lib.gauges.recorded_calls import (
     first_difference,
     flight_calls,
     is_done,
+    must_agree,
     recorded_call,
 )
 from course_lib.gauges.waiting import Group, Wait, groups_in, waits_in
@@ -93,7 +94,7 @@ def _waiting(dumps: Mapping[int, Dump], waits: Mapping[int, Wait]) -> Iterator[s
     unsure = [wait for wait in waits.values() if not wait.missing and not wait.group.listed]
     idle = [rank for rank in dumps if rank not in waits and (unsure or rank in ends)]
     if idle:
-        yield f"look at {_named(idle)} first: others wait, and {_are(idle)} held up by no recorded collective"
+        yield f"look at {_named(idle)} first: others wait, and {_it_is(idle)} held up by no recorded collective"
     for rank in idle[:_MOST]:
         yield f"  rank {rank}: {_last_of(dumps[rank])}"
     if circle:
@@ -120,7 +121,7 @@ def _parting(dumps: Mapping[int, Dump], group: Group, waits: Mapping[int, Wait])
     ranks = [rank for rank in group.ranks if rank in dumps]
     calls = [flight_calls(dumps[rank], group.name) for rank in ranks]
     found = first_difference(calls)
-    if found is None or _only_waits(calls_by_number(calls)[found.number], group, waits):
+    if found is None or _only_waits(calls_by_number(calls)[found.number], found.number, group, waits):
         return
     few = 2 * len(found.ranks) < len(ranks)  # of half against half nobody is usual
     unlike = f"; unlike most: {', '.join(str(ranks[place]) for place in found.ranks)}" if few else ""
@@ -134,11 +135,10 @@ def _parting(dumps: Mapping[int, Dump], group: Group, waits: Mapping[int, Wait])
             yield f"  call {number}, rank {rank}: {'no call' if call is None else _said(call, sizes=unequal)}"
 
 
-def _only_waits(calls: Sequence[FlightCall | None], group: Group, waits: Mapping[int, Wait]) -> bool:
-    """Whether all who have made a call made the same, and one of them still waits in it for the others."""
-    made = {(call.operation, call.sizes, call.place, call.number) for call in calls if call}
-    waiting = {wait.call.number for wait in waits.values() if wait.group == group and wait.missing}
-    return len(made) == 1 and {number for *_, number in made} <= waiting
+def _only_waits(calls: Sequence[FlightCall | None], number: int, group: Group, waits: Mapping[int, Wait]) -> bool:
+    """Whether all who have made this call made the same, and one of them still waits in it for the others."""
+    alike = len({must_agree(call) for call in calls if call}) == 1
+    return alike and any(wait.group == group and wait.call.number == number and wait.missing for wait in waits.values())
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -146,7 +146,7 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join([*map(str, ranks[:_MOST]), *more])}"
 
 
-def _are(ranks: Sequence[int]) -> str:
+def _it_is(ranks: Sequence[int]) -> str:
     return "it is" if len(ranks) == 1 else "they are"
 
 

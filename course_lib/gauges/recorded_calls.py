@@ -87,14 +87,14 @@ def unlike_most(calls: Sequence[FlightCall | None]) -> tuple[int, ...]:
 
     Of two as common, who has called counts before who has not, and then rank 0's side.
     """
-    seen = [call and _must_agree(call) for call in calls]
+    seen = [call and must_agree(call) for call in calls]
     times = Counter(seen)
     usual = max(times, key=lambda one: (times[one], one is not None))
     return tuple(rank for rank, one in enumerate(seen) if one != usual)
 
 
-def _must_agree(call: FlightCall) -> tuple[str, object, object]:
-    """What all ranks of a group have alike in one call."""
+def must_agree(call: FlightCall) -> tuple[str, object, object]:
+    """Operation, sizes and place, where they must be alike on all ranks of a group; None for what is a rank's own."""
     sizes = None if call.operation in _GIVES_ITS_OWN else call.sizes
     place = None if call.operation in _HAS_A_ROOT else call.place
     return call.operation, sizes, place
