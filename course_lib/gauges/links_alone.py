@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -30,10 +31,10 @@ class LinkRow(NamedTuple):
 def time_links(hosts: Sequence[str], nbytes: int, repeats: int) -> list[LinkRow]:
     """Time PyTorch's all-reduce of `nbytes` on each link of ranks that run on `hosts`; all call it and get all rows.
 
-    Raises: RuntimeError if a link does not answer within a minute.
+    Raises: RuntimeError if a link does not answer within a minute, which its own ranks get, with its ends by name.
     """
     with settings(guard=False, ledger=False):
-        return [row for groups in rounds_of_links(hosts) for row in _side_by_side(groups, nbytes, repeats)]
+        return [row for groups in rounds_of_links(hosts) for row in _side_by_side(groups, hosts, nbytes, repeats)]
 
 
 def rounds_of_links(hosts: Sequence[str]) -> list[list[tuple[int, ...]]]:
@@ -60,16 +61,31 @@ def rounds_of_links(hosts: Sequence[str]) -> list[list[tuple[int, ...]]]:
     return [groups for groups in (inside, *between) if groups]
 
 
-def _side_by_side(groups: Sequence[tuple[int, ...]], nbytes: int, repeats: int) -> Iterator[LinkRow]:
+def _side_by_side(
+    groups: Sequence[tuple[int, ...]], hosts: Sequence[str], nbytes: int, repeats: int
+) -> Iterator[LinkRow]:
     """All of them at once. A rank that is in none has a group to itself, and keeps step with the others."""
     busy = {rank for ranks in groups for rank in ranks}
     idle = [(rank,) for rank in range(dist.get_world_size()) if rank not in busy]
-    made = {ranks: dist.new_group(list(ranks), timeout=_ANSWER) for ranks in (*groups, *idle)}
-    mine = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+    me = dist.get_rank()
+    mine = next(ranks for ranks in (*groups, *idle) if me in ranks)
+    with _naming(mine, hosts):
+        made = {ranks: dist.new_group(list(ranks), timeout=_ANSWER) for ranks in (*groups, *idle)}
+        timed = time_rounds(nbytes, repeats, made[mine])
     told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, time_rounds(nbytes, repeats, mine))
-    dist.destroy_process_group(mine)
+    dist.all_gather_object(told, timed)
+    dist.destroy_process_group(made[mine])
     for ranks in groups:
         slowest = map(max, zip(*(told[rank][0] for rank in ranks), strict=True))
         rate = busbw(nbytes / statistics.median(slowest), len(ranks))
         yield LinkRow(ranks, nbytes, rate, sum(told[rank][1] for rank in ranks))
+
+
+@contextmanager
+def _naming(link: Sequence[int], hosts: Sequence[str]) -> Iterator[None]:
+    """Say which link it was that did not answer: the backend's own error knows one address at most."""
+    try:
+        yield
+    except RuntimeError as error:
+        ends = " and ".join(f"{hosts[rank]} (rank {rank})" for rank in link)
+        raise RuntimeError(f"the link between {ends} does not answer: {error}") from error

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from course_lib.cli import preflight, preflight_facts
 from course_lib.cli.main import main
 from course_lib.gauges.links_alone import time_links
-from course_lib.ranks import run_ranks
+from course_lib.ranks import RankError, run_ranks
 
 
 def test_this_machine_is_looked_at(capsys, tmp_path):
@@ -112,3 +112,22 @@ def test_a_link_is_a_group_of_its_own_and_who_has_none_keeps_step():
         (third, [(2,), (1, 2), (0, 2)]),
     ):
         assert calls == [(group, 4096) for group in groups for _ in range(3)]
+
+
+def one_link_is_dead():
+    """Between ranks 1 and 3, whose calls end as gloo's do after their time limit."""
+    really = dist.all_reduce
+
+    def all_reduce(x, group):
+        if dist.get_process_group_ranks(group) == [1, 3]:
+            raise RuntimeError("Timed out waiting 60000ms for recv operation to complete")
+        really(x, group=group)
+
+    with patch.object(dist, "all_reduce", all_reduce):
+        return time_links(["a", "a", "b", "b"], 4096, 1)
+
+
+def test_a_link_that_does_not_answer_is_named_by_both_its_ends():
+    with pytest.raises(RankError) as caught:
+        run_ranks(one_link_is_dead, 4)
+    assert "the link between a (rank 1) and b (rank 3) does not answer: Timed out waiting" in str(caught.value)
