@@ -12,7 +12,8 @@ from torch._C._distributed_c10d import _dump_fr_trace
 from torch.distributed.device_mesh import init_device_mesh
 
 RANKS = 4
-STOPS = [["tp", "dp"], ["tp", "dp"], ["tp"], []]  # by rank: its calls in one step; it waits in the last one
+# For each rank its calls in one step. It waits in the last of them, if it has one.
+STOPS = [["tp", "dp"], ["tp", "dp"], ["tp"], []]
 CASES = {
     "first step": STOPS,
     "a later step": STOPS,
@@ -22,7 +23,8 @@ CASES = {
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    rank = next((rank for rank in range(1, RANKS) if os.fork() == 0), 0)  # torch was imported once for all
+    # Torch was imported once for all, and ranks 1 to 3 are forked.
+    rank = next((rank for rank in range(1, RANKS) if os.fork() == 0), 0)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     for name, calls in CASES.items():
@@ -34,7 +36,7 @@ def main() -> None:
 
 
 def stand_still(mesh: dist.DeviceMesh, calls: list[str], folder: Path, rank: int) -> None:
-    """Call as far as one comes, write what the recorder has, and then call what is left, so that nobody hangs."""
+    """Call as far as one comes, write what the recorder has, and call what is left, so that all end."""
 
     def add_up(kind: str) -> dist.Work:
         return dist.all_reduce(torch.ones(3), group=mesh[kind].get_group(), async_op=True)
@@ -44,7 +46,8 @@ def stand_still(mesh: dist.DeviceMesh, calls: list[str], folder: Path, rank: int
     waiting = [add_up(kind) for kind in calls[-1:]]
     meet(f"{folder.name}: all have called")
     while not_done(dump := _dump_fr_trace()) != len(waiting):
-        time.sleep(0.01)  # a call is noted as done a moment after it is
+        # A call is noted as done a moment after it is.
+        time.sleep(0.01)
     folder.mkdir(exist_ok=True)
     (folder / f"trace_{rank}").write_bytes(dump)
     meet(f"{folder.name}: all have written")
