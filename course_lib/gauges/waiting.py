@@ -7,8 +7,9 @@ Neither has done anything wrong. Follow the waiting to its end, where a rank wai
 
 from __future__ import annotations
 
-import ast
+import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from course_lib.gauges.recorded_calls import ALL_RANKS, Dump, FlightCall, is_done, recorded_call
@@ -45,7 +46,9 @@ def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
     that tells how many ranks there are.
     """
     kinds: dict[str, str] = {}
-    known = {*dumps}.union(*(_listed(group) for dump in dumps.values() for group in dump["pg_config"].values()))
+    known = {*dumps}.union(
+        *(_listed(group["ranks"]) for dump in dumps.values() for group in dump["pg_config"].values())
+    )
     ranks: dict[str, set[int]] = {ALL_RANKS: {*range(max(known, default=-1) + 1)}}
     listed = {ALL_RANKS}
     for rank, dump in dumps.items():
@@ -55,15 +58,16 @@ def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
             ranks.setdefault(name, set()).add(rank)
     for dump in dumps.values():
         for name in kinds.keys() & dump["pg_config"].keys():
-            ranks[name] |= _listed(dump["pg_config"][name])
+            ranks[name] |= _listed(dump["pg_config"][name]["ranks"])
             listed.add(name)
     groups = [Group(name, kind, tuple(sorted(ranks[name])), name in listed) for name, kind in kinds.items()]
     return sorted(groups, key=lambda group: group.name != ALL_RANKS)
 
 
-def _listed(group: Mapping[str, str]) -> set[int]:
-    """The ranks that a dump's entry of a group tells, as in "[0, 1]"."""
-    return {*ast.literal_eval(group["ranks"])}
+@cache
+def _listed(ranks: str) -> frozenset[int]:
+    """The ranks of a group as a dump writes them, "[0, 1]"; a thousand ranks write the same thousand."""
+    return frozenset(json.loads(ranks))
 
 
 def waits_in(dumps: Mapping[int, Dump], groups: Sequence[Group]) -> dict[int, Wait]:

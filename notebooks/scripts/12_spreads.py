@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
 from torch.distributed.device_mesh import init_device_mesh
@@ -23,7 +24,7 @@ CASES = {
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    # Torch was imported once for all, and ranks 1 to 3 are forked.
+    # Ranks 1 to 3 are forked from what has imported all, also the compiler, which a dump would import.
     rank = next((rank for rank in range(1, RANKS) if os.fork() == 0), 0)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
