@@ -138,14 +138,15 @@ def test_a_signal_to_one_rank_ends_all_after_a_step_and_the_next_start_goes_on(k
     ran(kept(2), GOES_ON, whole, cwd=whole)
     with kept(2).started(GOES_ON, broken, cwd=broken) as run:
         until = time.monotonic() + 100
-        while "step 3\n" not in (broken / "out").read_text() and time.monotonic() < until:
+        while "step 3" not in (broken / "out").read_text() and time.monotonic() < until:
             time.sleep(0.05)
         os.kill([*run.pids.values()][1], signal.SIGUSR1)
         assert run.wait(100) == [0, 0]
     [step] = set(re.findall(r"leaves after step (\d+)", (broken / "out").read_text()))
     assert 3 < int(step) < 60
     again = ran(kept(2), GOES_ON, broken, cwd=broken)
-    assert again.count(f"goes on after step {step}\n") == 2 and again.count("leaves after step 60") == 2
+    goes_on = re.findall(rf"goes on after step {step}(?!\d)", again)  # another rank may speak before the line's end
+    assert len(goes_on) == 2 and again.count("leaves after step 60") == 2
     states = [torch.load(folder / "state.pt") for folder in (whole, broken)]
     assert states[0]["step"] == states[1]["step"] == 60
     assert all(torch.equal(states[0]["model"][name], value) for name, value in states[1]["model"].items())
