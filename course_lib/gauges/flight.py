@@ -80,8 +80,7 @@ def where_ranks_part(dumps: Mapping[int, Dump]) -> str:
     if not lines:
         lines = ["their recorded collectives agree, and none is ahead"]
         lines += {f"all have come to {_in_which(wait)}, and it has not ended" for wait in waits.values()}
-    known = {*range(max(dumps, default=0))}.union(*(group.ranks for group in groups))
-    if lost := sorted(known - dumps.keys()):
+    if lost := sorted({*groups[0].ranks} - dumps.keys()):
         lines.insert(0, f"no dump of {_named(lost)}: look there first, whether {_processes(lost)}")
     if any(entry.get("is_p2p") for dump in dumps.values() for entry in dump["entries"]):
         lines.append("sends and receives are not compared")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 Dump = Mapping[str, Any]
 ALL_RANKS = "0"  # torch's name of the group of all ranks
-_DESCRIPTION = "default_pg"  # what torch says of it
+DESCRIPTION = "default_pg"  # what torch says of it
 _GIVES_ITS_OWN = ("scatter", "all_to_all")  # only the root has something to scatter, and messages may be unequal
 _HAS_A_ROOT = ("broadcast", "reduce", "scatter", "gather")  # which often stands at a line of its own
 _NOT_YOURS = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/course_lib/|^<frozen")
@@ -109,14 +109,14 @@ def first_difference(calls_by_rank: Sequence[Sequence[FlightCall]]) -> Differenc
 def with_named_groups(dump: Dump, world_size: int | None = None) -> dict[str, Any]:
     """The same dump, in which `torchfrtrace` finds the group of all ranks by its name.
 
-    Gloo lists one group, the last that was made, under an empty name, and the tool stops there with a KeyError. Give
-    the `world_size` if your script makes further groups; their calls are left out, as no dump says who is in them.
+    Gloo lists one group under an empty name, and the tool stops there with a KeyError. Give the `world_size` if your
+    script makes further groups, for the list is empty then; their calls are left out, as no dump says who is in them.
     """
     if "" not in dump["pg_config"]:
         return {**dump}
     ranks = dump["pg_config"][""]["ranks"] if world_size is None else str([*range(world_size)])
     entries = [one for one in dump["entries"] if one["process_group"][0] == ALL_RANKS]
-    named = {"name": ALL_RANKS, "desc": _DESCRIPTION, "ranks": ranks}
+    named = {"name": ALL_RANKS, "desc": DESCRIPTION, "ranks": ranks}
     return {**dump, "entries": entries, "pg_config": {ALL_RANKS: named}}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from course_lib.gauges.recorded_calls import ALL_RANKS, Dump, FlightCall, is_done, recorded_call
+from course_lib.gauges.recorded_calls import ALL_RANKS, DESCRIPTION, Dump, FlightCall, is_done, recorded_call
 
 
 class Group(NamedTuple):
@@ -40,12 +40,12 @@ class Wait(NamedTuple):
 
 
 def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
-    """All groups in which a rank has called, that of all ranks first; dumps by rank, of which some may be lost.
+    """The group of all ranks, and then all others in which a rank has called; of the dumps, by rank, some may be lost.
 
     NCCL's dumps list the ranks of each group. Gloo's list at most one group, without its name: if it is the only one,
     that tells how many ranks there are.
     """
-    kinds: dict[str, str] = {}
+    kinds = {ALL_RANKS: DESCRIPTION}
     known = {*dumps}.union(
         *(_listed(group["ranks"]) for dump in dumps.values() for group in dump["pg_config"].values())
     )
@@ -60,8 +60,7 @@ def groups_in(dumps: Mapping[int, Dump]) -> list[Group]:
         for name in kinds.keys() & dump["pg_config"].keys():
             ranks[name] |= _listed(dump["pg_config"][name]["ranks"])
             listed.add(name)
-    groups = [Group(name, kind, tuple(sorted(ranks[name])), name in listed) for name, kind in kinds.items()]
-    return sorted(groups, key=lambda group: group.name != ALL_RANKS)
+    return [Group(name, kind, tuple(sorted(ranks[name])), name in listed) for name, kind in kinds.items()]
 
 
 @cache

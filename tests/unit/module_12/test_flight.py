@@ -169,7 +169,8 @@ def dump_of(*entries):
 
 def test_groups_are_those_that_a_dump_lists():
     dumps = {0: dump_of(entry(1, "all_reduce", "step", group=TP, done=False)), 1: dump_of()}
-    assert [(group.kind, group.ranks) for group in groups_in(dumps)] == [("mesh_tp", (0, 1))]
+    found = [(group.kind, group.ranks) for group in groups_in(dumps)]
+    assert found == [("default_pg", (0, 1, 2, 3)), ("mesh_tp", (0, 1))]
     assert waits_in(dumps, groups_in(dumps))[0].missing == (1,)
 
 
@@ -293,3 +294,17 @@ def test_over_nccl_the_state_tells_what_is_done(state, retired, done):
     """Its watchdog retires what has timed out, and what is completed some time later."""
     call = entry(1, "all_reduce", "step") | {"profiling_name": "nccl:all_reduce", "state": state, "retired": retired}
     assert flight_calls(dump_of(call))[0].done == done
+
+
+def test_a_call_that_is_left_out_makes_a_circle_too():
+    """As lesson 12 says: all call tp and then dp, but ranks 1 and 2 leave the second tp out."""
+    groups = {"tp": [("1", (0, 1)), ("2", (2, 3))], "dp": [("3", (0, 2)), ("4", (1, 3))]}
+    dumps = {}
+    for rank, kinds in enumerate((["tp", "dp", "tp"], ["tp", "dp", "dp"], ["tp", "dp", "dp"], ["tp", "dp", "tp"])):
+        entries = []
+        for place, kind in enumerate(kinds):
+            name = next(name for name, ranks in groups[kind] if rank in ranks)
+            number = 1 + kinds[:place].count(kind)
+            entries.append(entry(number, "all_reduce", "step", group=(name, f"mesh_{kind}"), done=place < 2))
+        dumps[rank] = {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}, "entries": entries}
+    assert where_ranks_part(dumps).splitlines()[1].startswith("ranks 0, 1, 2, 3 wait in a circle: ")
