@@ -254,7 +254,9 @@ viz.plot_calls(calls, title="The last calls of four ranks that stand still")
 # %% [markdown]
 # <details><summary>After your guess: why</summary>
 #
-# Look along the columns. Up to call 5 all four stand in the same line. In call 6 all four call all-reduce, with the same size, and it is *done*. But ranks 0 to 2 called it from the loop, and rank 3 from `evaluate`. It had one batch less: 23 batches on four ranks are 6, 6, 6 and 5.
+# Look along the columns. Up to call 5 all four stand in the same line. In call 6 all four call all-reduce, with the same size, and it is *done*. But the others called it from the loop, and rank 3 from `evaluate`.
+#
+# It had one batch less than they: 23 batches on four ranks are 6, 6, 6 and 5.
 #
 # So rank 3's score was added to the others' losses. Nothing hung and nothing was said, because the calls fit. That is why step 6 had an odd loss: it was no loss. In call 7 they do not fit any more, an all-reduce here and a barrier there, and everybody waits.
 #
